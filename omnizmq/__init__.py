@@ -1,0 +1,32 @@
+"""omnizmq serves omni-modality models: stages in processes of their own, every request ended exactly once.
+
+    from omnizmq import AsyncClient, Client
+
+Nothing is imported before it is used.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from omnizmq.frontend.client import AsyncClient
+    from omnizmq.frontend.output import RequestOutput
+    from omnizmq.frontend.sync import Client
+
+__version__ = "0.1.0"
+__all__ = ["AsyncClient", "Client", "RequestOutput", "__version__"]
+
+_HOMES = {
+    "AsyncClient": "omnizmq.frontend.client",
+    "Client": "omnizmq.frontend.sync",
+    "RequestOutput": "omnizmq.frontend.output",
+}
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOMES:
+        raise AttributeError(f"module 'omnizmq' has no attribute {name!r}")
+    from importlib import import_module
+
+    return getattr(import_module(_HOMES[name]), name)

@@ -1,0 +1,5 @@
+"""`python -m omnizmq` is the command `omnizmq`."""
+
+from omnizmq.cli import main
+
+main()

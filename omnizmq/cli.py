@@ -1,0 +1,86 @@
+"""The command line: `omnizmq COMMAND`. Thin: each command is a file of `omnizmq/commands`, imported when it is called.
+
+Exit codes: 0 done, 1 the request or the deployment failed, timed out or was aborted, 2 wrong usage, configuration or
+request, 130 interrupted. A failure is one clear line on stderr, never a traceback.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from importlib import import_module
+
+import click
+
+from omnizmq.errors import ConfigError, InvalidRequestError, OmnizmqError
+
+COMMANDS = {
+    "launch": "Start a deployment: the router and its workers.",
+    "chat": "Ask something; read the answer and hear it.",
+    "trace": "Where a request is or was, and why.",
+    "status": "What a deployment is doing.",
+    "abort": "End a request.",
+    "check": "Validate a configuration.",
+    "install": "Install the packages of an extra.",
+}
+
+EXIT_FAILED = 1
+EXIT_USAGE = 2
+EXIT_INTERRUPTED = 130
+
+
+class _Commands(click.Group):
+    """Knows the names and one line of help each; loads a command when it is called."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:  # noqa: ARG002 (click's signature)
+        return list(COMMANDS)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:  # noqa: ARG002
+        if cmd_name not in COMMANDS:
+            return None
+        command: click.Command = getattr(import_module(f"omnizmq.commands.{cmd_name}"), cmd_name)
+        return command
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:  # noqa: ARG002
+        with formatter.section("Commands"):
+            formatter.write_dl(list(COMMANDS.items()))
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        try:
+            return super().resolve_command(ctx, args)
+        except click.UsageError as error:
+            raise click.UsageError(f"{error.message} There are: {', '.join(COMMANDS)}.", ctx) from None
+
+
+@click.command(cls=_Commands, context_settings={"help_option_names": ["-h", "--help"]})
+@click.version_option(package_name="omnizmq", prog_name="omnizmq")
+def group() -> None:
+    """omnizmq serves omni-modality models: text, sound and images in, text and speech out."""
+
+
+def main() -> None:
+    """The entry point of the command."""
+    try:
+        status = group.main(prog_name="omnizmq", standalone_mode=False)
+    except click.exceptions.Exit as done:
+        status = done.exit_code
+    except click.ClickException as error:
+        status = _say(error.format_message(), EXIT_USAGE)
+    except (click.Abort, KeyboardInterrupt):
+        status = _say("interrupted", EXIT_INTERRUPTED)
+    except (ConfigError, InvalidRequestError) as error:
+        status = _say(error.message, EXIT_USAGE)
+    except OmnizmqError as error:
+        status = _say(error.message, EXIT_FAILED)
+    except BrokenPipeError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        status = EXIT_FAILED
+    sys.exit(status if isinstance(status, int) else 0)
+
+
+def _say(message: str, status: int) -> int:
+    command = next((word for word in sys.argv[1:] if word in COMMANDS), None)
+    click.echo(f"omnizmq{' ' + command if command else ''}: {message}", err=True)
+    return status

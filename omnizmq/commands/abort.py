@@ -1,0 +1,31 @@
+"""`omnizmq abort`: ends a request."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+
+import click
+
+
+@click.command()
+@click.argument("id")
+@click.option("--connect", metavar="NAME", help="The deployment's name or endpoint; default: the only one.")
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON document.")
+def abort(id: str, connect: str | None, as_json: bool) -> None:
+    """End all live requests with the external id ID, or the one with the request id ID.
+
+    An id that is not live is no error: there is nothing to end.
+    """
+    ended = asyncio.run(_abort(id, connect))
+    if as_json:
+        click.echo(json.dumps({"id": id, "aborted": ended}))
+    else:
+        click.echo(f"ended {ended} request{'' if ended == 1 else 's'}" if ended else f"no live request {id}")
+
+
+async def _abort(id_: str, connect: str | None) -> int:
+    from omnizmq import AsyncClient
+
+    async with AsyncClient.connect(connect) as client:
+        return await client.abort(id_)

@@ -1,0 +1,145 @@
+"""`omnizmq launch`: a deployment in this process, until a signal drains it."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+import signal
+import sys
+from collections.abc import Callable
+from contextlib import suppress
+from logging.handlers import RotatingFileHandler
+from typing import TYPE_CHECKING
+
+import click
+
+from omnizmq.errors import LaunchError, OmnizmqError
+
+if TYPE_CHECKING:
+    from omnizmq.config import Config
+    from omnizmq.launcher.deployment import LocalDeployment
+    from omnizmq.runtime import Deployment
+
+LOG_BYTES = 8 << 20
+Say = Callable[[str, dict[str, object]], None]
+
+
+@click.command()
+@click.option("--config", "config_path", required=True, metavar="FILE", help="A TOML file or a shipped name: embedded.")
+@click.option("--name", metavar="NAME", help="The deployment's name; default: the configuration's.")
+@click.option("--set", "sets", multiple=True, metavar="K=V", help="Override a value: stage.talker.replicas=2.")
+@click.option("--json", "as_json", is_flag=True, help="Print the ready line as JSON.")
+@click.option("--owned", is_flag=True, hidden=True, help="Write events as JSON lines; stop when standard input ends.")
+def launch(config_path: str, name: str | None, sets: tuple[str, ...], as_json: bool, owned: bool) -> None:
+    """Start the router and its workers, and serve until SIGTERM or Ctrl-C.
+
+    A signal drains the deployment: no new requests, live ones may end. A second signal stops at once.
+    """
+    say = _events if owned else (_json_lines if as_json else _plain_lines)
+    try:
+        config = _load(config_path, sets)
+        status = asyncio.run(_serve(config, name or config.name, say, owned))
+    except OmnizmqError as error:
+        if not owned:
+            raise
+        say("failed", {"code": error.code, "message": error.message, "stage": error.stage})
+        status = 1
+    sys.exit(status)
+
+
+def _load(path: str, sets: tuple[str, ...]) -> Config:
+    if sys.platform != "linux":
+        raise LaunchError(f"a deployment runs on Linux, not on {sys.platform}; clients run anywhere")
+    from omnizmq import config
+
+    return config.load(path, sets)
+
+
+async def _serve(config: Config, name: str, say: Say, owned: bool) -> int:
+    from omnizmq.launcher.deployment import LocalDeployment
+    from omnizmq.runtime import state_dir
+
+    _log_to_file(str(state_dir(name) / "router.log"))
+    deployment = LocalDeployment(config, name, lambda replica, text: say("loading", {"replica": replica, "text": text}))
+    signals = _Signals(owned)
+    starting = asyncio.create_task(deployment.start())
+    if not await signals.first(starting):
+        starting.cancel()
+        with suppress(asyncio.CancelledError, LaunchError):
+            await starting
+        return 0
+    say("ready", _ready(deployment, await starting))
+    await signals.wait()
+    draining = asyncio.create_task(deployment.drain())
+    if await signals.first(draining):
+        await draining
+    else:
+        draining.cancel()
+    await deployment.stop()
+    return 0
+
+
+class _Signals:
+    """SIGTERM, SIGINT and, for an owned deployment, the end of standard input: each is a wish to stop."""
+
+    def __init__(self, owned: bool) -> None:
+        self._loop = asyncio.get_running_loop()
+        self._asked = asyncio.Event()
+        for number in (signal.SIGTERM, signal.SIGINT):
+            self._loop.add_signal_handler(number, self._asked.set)
+        if owned:
+            self._loop.add_reader(sys.stdin.fileno(), self._stdin)
+
+    def _stdin(self) -> None:
+        if not sys.stdin.buffer.raw.read(1024):  # type: ignore[union-attr]
+            self._loop.remove_reader(sys.stdin.fileno())
+            self._asked.set()
+
+    async def wait(self) -> None:
+        """Until a wish to stop; the next `wait` or `first` needs another one."""
+        await self._asked.wait()
+        self._asked.clear()
+
+    async def first(self, task: asyncio.Task[object] | asyncio.Task[None]) -> bool:
+        """Whether the task ended before a wish to stop came."""
+        asked = asyncio.create_task(self.wait())
+        await asyncio.wait([task, asked], return_when=asyncio.FIRST_COMPLETED)
+        asked.cancel()
+        return task.done()
+
+
+def _ready(deployment: LocalDeployment, published: Deployment) -> dict[str, object]:
+    return {
+        "name": published.name,
+        "endpoint": published.endpoint,
+        "pid": published.pid,
+        "stages": [stage.name for stage in deployment.config.stage],
+    }
+
+
+def _log_to_file(path: str) -> None:
+    file = RotatingFileHandler(path, maxBytes=LOG_BYTES, backupCount=1)
+    file.setFormatter(logging.Formatter("%(asctime)s router %(levelname)s %(message)s"))
+    logging.basicConfig(level=logging.INFO, handlers=[file])
+
+
+def _events(event: str, fields: dict[str, object]) -> None:
+    """For an owner: one JSON document a line. An owner that has gone is noticed by its pipe's end."""
+    with suppress(BrokenPipeError):
+        print(json.dumps({"event": event, **fields}), flush=True)  # noqa: T201 (it is the interface)
+
+
+def _plain_lines(event: str, fields: dict[str, object]) -> None:
+    if event == "ready":
+        stages = ", ".join(map(str, fields["stages"]))  # type: ignore[call-overload]
+        click.echo(f"ready: {fields['name']} ({stages}) at {fields['endpoint']}, pid {fields['pid']}")
+    elif event == "loading":
+        click.echo(f"{fields['replica']}: {fields['text']}", err=True)
+
+
+def _json_lines(event: str, fields: dict[str, object]) -> None:
+    if event == "ready":
+        click.echo(json.dumps(fields))
+    else:
+        _plain_lines(event, fields)

@@ -1,0 +1,88 @@
+"""One turn of a chat: outputs in, text on the terminal, sound in a file, a document at the end."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import AsyncIterator, Callable
+from typing import TYPE_CHECKING, Any
+
+from omnizmq.commands.wave import WaveFile
+from omnizmq.errors import OmnizmqError
+
+if TYPE_CHECKING:
+    from omnizmq import RequestOutput
+
+
+class Turn:
+    """What came of one request. Times are milliseconds since `consume` was called, on the caller's clock."""
+
+    def __init__(self, external_id: str, wants_text: bool, wave: WaveFile | None, show: Callable[[str], None]) -> None:
+        self.external_id = external_id
+        self.request_id: str | None = None
+        self.text: str | None = "" if wants_text else None
+        self.wave = wave
+        self.error: OmnizmqError | None = None
+        self.terminal: RequestOutput | None = None
+        self.timings: dict[str, float | None] = {"ttft_ms": None, "ttfa_ms": None, "total_ms": None}
+        self._show = show
+        self._start = time.monotonic()
+
+    async def consume(self, outputs: AsyncIterator[RequestOutput]) -> None:
+        """To the end. An `OmnizmqError` is kept in `error`."""
+        self._start = time.monotonic()
+        try:
+            async for output in outputs:
+                self.request_id = output.request_id
+                self._take(output)
+        except OmnizmqError as error:
+            self.error = error
+        finally:
+            self._note("total_ms")
+            if self.wave is not None:
+                self.wave.close()
+
+    def _take(self, output: RequestOutput) -> None:
+        if output.text:
+            self._note("ttft_ms")
+            self.text = (self.text or "") + output.text
+            self._show(output.text)
+        if output.audio is not None and output.sample_rate is not None:
+            self._note("ttfa_ms")
+            if self.wave is not None:
+                self.wave.write(output.audio, output.sample_rate)
+        if output.finished:
+            self.terminal = output
+
+    def _note(self, name: str) -> None:
+        if self.timings[name] is None:
+            self.timings[name] = round((time.monotonic() - self._start) * 1000, 3)
+
+    @property
+    def finish_reason(self) -> str:
+        return "error" if self.terminal is None else self.terminal.finish_reason or "stop"
+
+    def document(self) -> dict[str, Any]:
+        """The document of `omnizmq chat --json`."""
+        terminal, error = self.terminal, self.error
+        return {
+            "request_id": self.request_id,
+            "external_id": self.external_id,
+            "text": self.text,
+            "audio": None if self.wave is None else self.wave.document(),
+            "finish_reason": self.finish_reason,
+            "usage": {} if terminal is None else terminal.usage,
+            "usage_incomplete": [] if terminal is None else list(terminal.usage_incomplete),
+            "notes": {} if terminal is None else dict(terminal.notes),
+            "error": None if error is None else _error(error),
+            "timings": self.timings,
+        }
+
+
+def _error(error: OmnizmqError) -> dict[str, object]:
+    return {
+        "code": error.code,
+        "stage": error.stage,
+        "replica": error.replica,
+        "message": error.message,
+        "retriable": error.retriable,
+    }

@@ -1,0 +1,339 @@
+"""TOML to frozen structs: every key, its default, its unit and its consequence.
+
+`load` is the way in. What it returns has been validated as a whole: names are unique, edges join known stages, the
+graph has no cycle, something is final. Anything else is a `ConfigError` of one line that names file, key, value and
+what would do.
+
+This module knows nothing of sockets or engines.
+"""
+
+from __future__ import annotations
+
+import graphlib
+import os
+from collections import Counter
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Annotated, Any, ClassVar, Literal
+
+import msgspec
+from msgspec import Meta
+
+from omnizmq.errors import ConfigError
+from omnizmq.protocol import MESSAGE_BYTES, Param
+from omnizmq.tables import BadValueError, Section, label, nearest, parse_file, parse_value, read
+
+Mode = Literal["chunk", "payload", "relay"]
+Policy = Literal["round_robin", "least_loaded", "affinity"]
+Modality = Literal["text", "audio"]
+
+Name = Annotated[
+    str, Meta(pattern=r"\A[A-Za-z0-9_-]{1,64}\Z", description="a name of 1 to 64 letters, digits, '_' and '-'")
+]
+DeploymentName = Annotated[
+    str, Meta(pattern=r"\A[A-Za-z0-9_-]{1,40}\Z", description="a name of 1 to 40 letters, digits, '_' and '-'")
+]
+Device = Annotated[str, Meta(pattern=r"\A[a-z]+(:[0-9]{1,4})?\Z")]
+Devices = Annotated[
+    list[Device | Annotated[list[Device], Meta(min_length=1)]],
+    Meta(description='a list such as ["cuda:0", "cuda:1"], or [["cuda:0", "cuda:1"]] for one replica over two,'),
+]
+Word = Annotated[str, Meta(min_length=1, description="a string that is not empty")]
+Replicas = Annotated[int, Meta(ge=0, le=256)]
+Count = Annotated[int, Meta(ge=1, le=1_000_000)]
+CountOrNone = Annotated[int, Meta(ge=0, le=1_000_000)]
+MessageBytes = Annotated[int, Meta(ge=1, le=MESSAGE_BYTES)]
+Seconds = Annotated[float, Meta(gt=0, le=86_400)]
+SecondsOrNone = Annotated[float, Meta(ge=0, le=86_400)]
+ParamValue = Annotated[Param, Meta(description="a string, a number, true, false, or a flat list or table of these,")]
+Days = Annotated[float, Meta(gt=0, le=36_500)]
+
+
+class StageConfig(Section, frozen=True):
+    """One `[[stage]]`: a logical step of the pipeline."""
+
+    label_keys: ClassVar[tuple[str, ...]] = ("name",)
+
+    name: Name
+    """Letters, digits, `_` and `-`; unique."""
+
+    engine: Word
+    """A name in the entry-point group `omnizmq.engines`."""
+
+    final_output: Modality | None = None
+    """What a caller can ask for from this stage. None: its outputs never leave the pipeline."""
+
+    devices: Devices = []
+    """One entry a replica; a nested list for a replica over several devices. Empty: CPU."""
+
+    replicas: Replicas = 0
+    """0: one a device, or one on the CPU."""
+
+    max_inflight: Count = 64
+    """Requests bound to one replica at once; more wait in the router's queue. Lower bounds memory, higher batches."""
+
+    policy: Policy = "least_loaded"
+    """How a replica is chosen for a request (S4)."""
+
+    ready: Literal["all", "any"] = "all"
+    """With several input edges: compute when all of them have input, or when any has (P5)."""
+
+    wants_prompt: bool = False
+    """Whether a stage that is fed over edges also gets the caller's prompt."""
+
+    python: Word | None = None
+    """The interpreter of this stage's workers, where its packages clash with the others'. None: this one."""
+
+    start_timeout_s: Seconds = 600.0
+    """A worker that is not ready after this long is a failed start (F5)."""
+
+    step_timeout_s: Seconds = 120.0
+    """An engine step longer than this is stuck: the worker is killed and replaced (F2)."""
+
+    params: dict[str, ParamValue] = {}
+    """Default sampling parameters; a request's own override them by name."""
+
+    options: dict[str, Any] = {}
+    """The engine's own settings, checked by the engine."""
+
+
+class EdgeConfig(Section, frozen=True):
+    """One `[[edge]]`: a directed input of a stage."""
+
+    label_keys: ClassVar[tuple[str, ...]] = ("from", "to")
+
+    source: str = msgspec.field(name="from")
+    target: str = msgspec.field(name="to")
+
+    mode: Mode = "chunk"
+    """`chunk`: fed in increments; `payload`: fed once, whole; `relay`: by the router, when the source has ended."""
+
+    window_chunks: Count = 32
+    """Chunks of one request that may be unconsumed; beyond it that request is parked at the producer."""
+
+    ring_mib: Count = 64
+    """A quota in the producer's shared-memory ring (reserved: chunks go inline today)."""
+
+    input_timeout_s: Seconds = 60.0
+    """A consumer whose input stays away this long fails with `input_timeout` (R4; reserved)."""
+
+
+class RouterConfig(Section, frozen=True):
+    """`[router]`: limits and timeouts of the deployment."""
+
+    heartbeat_interval_s: Seconds = 1.0
+    """How often router and workers say that they live. Lower finds a dead worker sooner and wakes all more often."""
+
+    heartbeat_timeout_s: Seconds = 10.0
+    """Silence after which a worker is killed and replaced (F2), and after which a worker gives its router up (F6)."""
+
+    abort_timeout_s: Seconds = 5.0
+    """An aborted stage that has not confirmed by then is left behind, and counted as a leftover (A6)."""
+
+    terminal_grace_s: SecondsOrNone = 5.0
+    """With all outputs complete, a report still missing after this is given up: its usage is incomplete (C5)."""
+
+    drain_timeout_s: SecondsOrNone = 30.0
+    """After SIGTERM, how long live requests may take to end before they are aborted."""
+
+    max_queued: CountOrNone = 256
+    """Requests waiting for a replica; beyond it, new ones are refused with `overloaded` (B1)."""
+
+    max_prompt_bytes: MessageBytes = 4 << 20
+    """A larger prompt is refused with `invalid_request`."""
+
+    relay_max_bytes: MessageBytes = 32 << 20
+    """A stage whose output over a relay edge is larger fails with `stage_error`."""
+
+    output_window: Count = 1024
+    """Outputs of a request that its caller may leave unconsumed (B1; counted, not yet enforced)."""
+
+    max_peer_queue: Count = 4096
+    """Messages waiting for one client whose socket is full; beyond it the client counts as gone."""
+
+    restart_delay_s: SecondsOrNone = 0.5
+    """Before a dead worker's first restart; doubled by each further death within a minute."""
+
+    max_restart_delay_s: SecondsOrNone = 30.0
+    """The longest delay between restarts."""
+
+    trace_max_mib: Count = 64
+    """The trace database of a deployment; the oldest requests are dropped above it."""
+
+    trace_max_age_days: Days = 7.0
+    """Traces older than this are dropped."""
+
+
+class Config(Section, frozen=True, kw_only=True):
+    """A deployment."""
+
+    name: DeploymentName
+    """Letters, digits, `_` and `-`, at most 40: it becomes a directory's."""
+
+    model: str = ""
+    """A path or a hub's name, handed to the engines."""
+
+    stage: list[StageConfig]
+    edge: list[EdgeConfig] = []
+    router: RouterConfig = RouterConfig()
+    plugins: dict[str, dict[str, Any]] = {}
+
+
+# --- Loading -------------------------------------------------------------------------------------------------------
+
+
+def shipped() -> dict[str, Path]:
+    """The configurations that come with omnizmq, by their bare names."""
+    package = Path(__file__).parent
+    folder = package / "configs"
+    if not folder.is_dir():  # a checkout: the wheel moves them into the package
+        folder = package.parent / "configs"
+    return {path.stem: path for path in sorted(folder.glob("*.toml"))}
+
+
+def resolve(path_or_name: str | Path) -> Path:
+    """The file that is meant: a bare name such as `embedded` is a shipped one. `ConfigError` when there is none."""
+    text = os.fspath(path_or_name)
+    ours = shipped()
+    if text in ours:
+        return ours[text]
+    try:
+        os.stat(text)
+    except (FileNotFoundError, NotADirectoryError):
+        raise ConfigError(f"{text!r}: no such file, nor a shipped name: those are {', '.join(ours)}") from None
+    except (OSError, ValueError) as error:
+        why = error.strerror if isinstance(error, OSError) else str(error)
+        raise ConfigError(f"{text!r}: cannot be read: {why}") from None
+    return Path(text)
+
+
+def load(path_or_name: str | Path, sets: Sequence[str] = ()) -> Config:
+    """The validated configuration, with replicas filled in. `sets` are overrides such as `router.max_queued=10`.
+
+    A value is TOML; a bare word is a string. Keys: `name`, `model`, `router.KEY`, `stage.NAME.KEY`,
+    `stage.NAME.params.KEY`, `edge.FROM->TO.KEY`, `plugins.NAME.KEY`. Raises `ConfigError`.
+    """
+    path = resolve(path_or_name)
+    data = parse_file(path)
+    overrides = {_override(data, text): f"--set {text}" for text in sets}
+    try:
+        return _validated(read(Config, data))
+    except BadValueError as bad:
+        raise ConfigError(f"{overrides.get(bad.key, path)}: {bad}") from None
+
+
+def validate(config: Config) -> Config:
+    """The same with replicas filled in, for a configuration that was built in Python; else `ConfigError`."""
+    return _validated(read(Config, effective(config)))
+
+
+def effective(config: Config) -> dict[str, Any]:
+    """Every value by its key in the file, defaults filled in: dicts, lists and scalars, ready for JSON."""
+    values: dict[str, Any] = msgspec.to_builtins(config)
+    return values
+
+
+def _override(data: dict[str, Any], text: str) -> str:
+    """Set one value in the parsed file. Returns the full path of its key."""
+    key, equals, raw = text.partition("=")
+    key = key.strip()
+    steps = key.split(".")
+    if not equals or not all(steps):
+        raise ConfigError(f"--set {text!r}: KEY=VALUE was expected, such as stage.talker.replicas=2")
+    table = data
+    if steps[0] in ("stage", "edge"):
+        if len(steps) < 3:
+            raise ConfigError(f"--set {text!r}: stage.NAME.KEY=VALUE or edge.FROM->TO.KEY=VALUE was expected")
+        table = _named_table(data, steps[0], steps[1], text)
+        steps = steps[2:]
+    for step in steps[:-1]:
+        table = table.setdefault(step, {})
+        if not isinstance(table, dict):
+            raise ConfigError(f"--set {text!r}: {step!r} is a value, not a table that holds others")
+    try:
+        table[steps[-1]] = parse_value(raw.strip())
+    except ConfigError as error:
+        raise ConfigError(f"--set {text!r}: {error}") from None
+    return key
+
+
+def _named_table(data: dict[str, Any], kind: str, name: str, text: str) -> dict[str, Any]:
+    """The `[[stage]]` or `[[edge]]` of that name."""
+    section = StageConfig if kind == "stage" else EdgeConfig
+    tables = data.get(kind, [])
+    by_label = {label(section, table): table for table in tables} if isinstance(tables, list) else {}
+    if name not in by_label:
+        raise ConfigError(f"--set {text!r}: no {kind} {name!r}: {nearest(name, filter(None, by_label))}")
+    found: dict[str, Any] = by_label[name]
+    return found
+
+
+# --- The whole -----------------------------------------------------------------------------------------------------
+
+
+def _validated(config: Config) -> Config:
+    """The configuration with replicas filled in, or `BadValueError`."""
+    if not config.stage:
+        raise BadValueError("stage", "empty: at least one [[stage]] was expected")
+    names = [stage.name for stage in config.stage]
+    twice = [name for name, count in Counter(names).items() if count > 1]
+    if twice:
+        raise BadValueError("stage", f"two stages are named {twice[0]!r}: each needs a name of its own")
+    _check_edges(config.edge, names)
+    _check_acyclic(config.edge)
+    if not any(stage.final_output for stage in config.stage):
+        raise BadValueError(
+            "stage", 'no stage has a final_output, so nothing could be asked for: "text" or "audio" on one was expected'
+        )
+    _check_router(config.router)
+    return msgspec.structs.replace(config, stage=[_with_replicas(stage) for stage in config.stage])
+
+
+def _check_edges(edges: Sequence[EdgeConfig], names: Sequence[str]) -> None:
+    seen = set()
+    for edge in edges:
+        key = f"edge.{edge.source}->{edge.target}"
+        for end, name in (("from", edge.source), ("to", edge.target)):
+            if name not in names:
+                raise BadValueError(f"{key}.{end}", f"no stage is named {name!r}: {nearest(name, names)}")
+        if edge.source == edge.target:
+            raise BadValueError(key, "a stage cannot feed itself: two different stages were expected")
+        if (edge.source, edge.target) in seen:
+            raise BadValueError(key, "stated twice: one edge between two stages was expected")
+        seen.add((edge.source, edge.target))
+
+
+def _check_acyclic(edges: Sequence[EdgeConfig]) -> None:
+    graph = graphlib.TopologicalSorter[str]()
+    for edge in edges:
+        graph.add(edge.target, edge.source)
+    try:
+        graph.prepare()
+    except graphlib.CycleError as error:
+        cycle = " -> ".join(error.args[1])
+        raise BadValueError("edge", f"the stages form a cycle, {cycle}: a graph without one was expected") from None
+
+
+def _with_replicas(stage: StageConfig) -> StageConfig:
+    devices = len(stage.devices)
+    if stage.replicas and devices and stage.replicas != devices:
+        raise BadValueError(
+            f"stage.{stage.name}.replicas",
+            f"{stage.replicas}, but devices has {devices}: one device a replica was expected "
+            "(name a device again where replicas share it, or leave replicas out)",
+        )
+    return msgspec.structs.replace(stage, replicas=stage.replicas or devices or 1)
+
+
+def _check_router(router: RouterConfig) -> None:
+    if router.heartbeat_timeout_s < 2 * router.heartbeat_interval_s:
+        raise BadValueError(
+            "router.heartbeat_timeout_s",
+            f"{router.heartbeat_timeout_s:g}: at least two heartbeats "
+            f"(2 x heartbeat_interval_s = {2 * router.heartbeat_interval_s:g}) were expected",
+        )
+    if router.max_restart_delay_s < router.restart_delay_s:
+        raise BadValueError(
+            "router.max_restart_delay_s",
+            f"{router.max_restart_delay_s:g}: at least restart_delay_s ({router.restart_delay_s:g}) was expected",
+        )

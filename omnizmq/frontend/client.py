@@ -1,0 +1,312 @@
+"""The asynchronous client: one connection to one deployment's router.
+
+It translates between a caller's `async for` and frames; the rules are in `core`. A caller that is cancelled or closes
+its generator aborts its request, and is then let go (A7).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import secrets
+import time
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from contextlib import suppress
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, Self
+
+import msgspec
+
+from omnizmq import protocol as wire
+from omnizmq import runtime
+from omnizmq.errors import InvalidRequestError, OmnizmqError, ProtocolError, RouterLostError
+from omnizmq.frontend.core import Answer, ClientTable, Connected, OutputKind, Rejected, Wake
+from omnizmq.frontend.output import RequestOutput
+from omnizmq.frontend.owned import OwnedDeployment
+from omnizmq.frontend.prompts import PromptInput, as_prompt
+
+if TYPE_CHECKING:
+    from omnizmq.transport import Dealer
+
+Params = Mapping[str, Mapping[str, wire.Param]]
+
+CONNECT_TIMEOUT_S = 5.0
+CALL_TIMEOUT_S = 10.0
+ABORT_WAIT_S = 2.0
+WINDOW = 1024
+CREDIT_EVERY = 64
+
+
+class AsyncClient:
+    """Use `connect` or `launch`, then `async with`."""
+
+    def __init__(self, connect: str | None = None, owned: OwnedDeployment | None = None) -> None:
+        self._connect_to = connect
+        self._owned = owned
+        self._table = ClientTable()
+        self._packer = wire.Packer()
+        self._events: dict[str, asyncio.Event] = {}
+        self._calls: dict[int, asyncio.Future[int | bytes]] = {}
+        self._call = 0
+        self._welcome: asyncio.Future[wire.Welcome] | None = None
+        self._dealer: Dealer | None = None
+        self._context: Any = None
+        self._pidfd: int | None = None
+        self._lost: str | None = None
+
+    # --- Connecting ------------------------------------------------------------------------------------------------
+
+    @classmethod
+    def connect(cls, to: str | None = None) -> Self:
+        """To a running deployment by name or endpoint; None: the only one of this user."""
+        return cls(connect=to)
+
+    @classmethod
+    def launch(
+        cls,
+        config: str | os.PathLike[str] = "embedded",
+        *,
+        name: str | None = None,
+        sets: Sequence[str] = (),
+        progress: Callable[[str, str], None] | None = None,
+    ) -> Self:
+        """Start a deployment in a process of its own, which ends with this client.
+
+        `config` is a file or a shipped configuration's name, `sets` are overrides such as `"stage.talker.replicas=2"`.
+        `progress(replica, text)` hears what loads. Raises `LaunchError` or `ConfigError` on entry.
+        """
+        return cls(owned=OwnedDeployment(os.fspath(config), name=name, sets=sets, progress=progress))
+
+    async def __aenter__(self) -> Self:
+        try:
+            await self._open()
+        except BaseException:
+            await self.close()
+            raise
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.close()
+
+    @property
+    def stages(self) -> dict[str, str | None]:
+        """Stage names in topological order, and the modality of each final one."""
+        return {stage.name: stage.modality for stage in self._welcomed().stages}
+
+    @property
+    def name(self) -> str:
+        """The deployment's."""
+        return self._welcomed().name
+
+    async def _open(self) -> None:
+        from omnizmq.transport import Dealer, make_context
+
+        to = self._connect_to
+        if self._owned is not None:
+            to = await self._owned.start()
+        deployment = runtime.find(to)
+        self._welcome = asyncio.get_running_loop().create_future()
+        self._context = make_context()
+        self._unpacker = wire.Unpacker(wire.router_to_client)
+        self._dealer = Dealer(self._context, deployment.endpoint, self._received)
+        self._dealer.start()
+        hello = wire.Hello(wire.VERSION, deployment.nonce, "client", pid=os.getpid())
+        self._dealer.send([wire.encode_hello(hello)])
+        try:
+            welcome = await asyncio.wait_for(asyncio.shield(self._welcome), CONNECT_TIMEOUT_S)
+        except TimeoutError as error:
+            raise RouterLostError(f"{deployment.name} (pid {deployment.pid}) does not answer") from error
+        self._watch(welcome.pid)
+
+    def _watch(self, pid: int) -> None:
+        """The router's process is watched, so that its death is heard of at once (F6)."""
+        try:
+            self._pidfd = os.pidfd_open(pid)
+        except ProcessLookupError as error:
+            raise RouterLostError("the router has just ended") from error
+        asyncio.get_running_loop().add_reader(self._pidfd, self._router_died)
+
+    def _router_died(self) -> None:
+        self._unwatch()
+        self._router_lost("its process ended")
+
+    def _unwatch(self) -> None:
+        if self._pidfd is not None:
+            asyncio.get_running_loop().remove_reader(self._pidfd)
+            os.close(self._pidfd)
+            self._pidfd = None
+
+    async def close(self) -> None:
+        """Live requests are aborted by the router; an owned deployment ends."""
+        self._unwatch()
+        if self._dealer is not None and not self._dealer.closed:
+            if self._lost is None:
+                self._dealer.send(self._packer.pack(wire.Bye("the client closes")))
+            self._router_lost("this client is closed")
+            self._dealer.close()
+            self._context.term()
+        if self._owned is not None:
+            await self._owned.stop()
+
+    def _welcomed(self) -> wire.Welcome:
+        if self._welcome is None or not self._welcome.done():
+            raise RuntimeError("the client is not connected: use it in `async with`")
+        return self._welcome.result()
+
+    # --- Requests --------------------------------------------------------------------------------------------------
+
+    async def generate(
+        self,
+        prompt: PromptInput,
+        *,
+        modalities: Sequence[str] | None = None,
+        params: Params | None = None,
+        request_id: str | None = None,
+        deadline_s: float | None = None,
+        priority: int = 0,
+        affinity: str | None = None,
+        output_kind: OutputKind = "delta",
+    ) -> AsyncIterator[RequestOutput]:
+        """Outputs as they come, then the terminal (`finished`), which carries no content.
+
+        `request_id` is the external id; one is made when it is None. `params` maps a stage to its sampling parameters.
+        Raises an `OmnizmqError` for a refusal and for a request that failed; an abort is no error.
+        """
+        submit = self._submission(prompt, modalities, params, request_id, deadline_s, priority, affinity)
+        rid = submit.request_id
+        self._table.open(rid, submit.external_id, output_kind)
+        event = self._events[rid] = asyncio.Event()
+        try:
+            self._send(submit)
+            taken = 0
+            while True:
+                item = self._table.take(rid)
+                if item is None:
+                    event.clear()
+                    await event.wait()
+                    continue
+                if isinstance(item, OmnizmqError):
+                    raise item
+                yield item
+                if item.finished:
+                    return
+                taken += 1
+                if taken % CREDIT_EVERY == 0 and self._lost is None:
+                    self._send(wire.Consumed(rid, taken))
+        finally:
+            if not self._table.has_ended(rid):
+                await self._abandon(rid)
+            self._table.forget(rid)
+            self._events.pop(rid, None)
+
+    def _submission(
+        self,
+        prompt: PromptInput,
+        modalities: Sequence[str] | None,
+        params: Params | None,
+        request_id: str | None,
+        deadline_s: float | None,
+        priority: int,
+        affinity: str | None,
+    ) -> wire.Submit:
+        external_id = wire.check_external_id(request_id if request_id is not None else f"req-{secrets.token_hex(4)}")
+        checked = as_prompt(prompt)
+        limit = self._welcomed().max_prompt_bytes
+        if checked.size() > limit:
+            raise InvalidRequestError(f"the prompt has {checked.size()} bytes; this deployment takes at most {limit}")
+        if isinstance(modalities, str):
+            raise InvalidRequestError(f"modalities is a list such as ['text'], not the string {modalities!r}")
+        return wire.Submit(
+            request_id=wire.make_request_id(external_id, secrets.token_bytes(8)),
+            external_id=external_id,
+            prompt=checked,
+            modalities=None if modalities is None else list(modalities),
+            params={stage: dict(values) for stage, values in (params or {}).items()},
+            priority=priority,
+            deadline_s=deadline_s,
+            affinity=affinity,
+            window=WINDOW,
+            at_ns=time.monotonic_ns(),
+        )
+
+    async def _abandon(self, request_id: str) -> None:
+        """A7: abort what nobody waits for any more; shielded, and for a limited time."""
+        if self._lost is not None:
+            return
+        self._send(wire.Abort(0, request_id))
+        with suppress(TimeoutError):
+            await asyncio.shield(asyncio.wait_for(self._until_ended(request_id), ABORT_WAIT_S))
+
+    async def _until_ended(self, request_id: str) -> None:
+        event = self._events[request_id]
+        while not self._table.has_ended(request_id):
+            event.clear()
+            await event.wait()
+
+    # --- Calls -----------------------------------------------------------------------------------------------------
+
+    async def abort(self, request_id: str) -> int:
+        """End all live requests with this external id, or the one with this request id; how many there were (A5)."""
+        self._call += 1
+        return int(await self._ask(wire.Abort(self._call, request_id)))
+
+    async def status(self) -> dict[str, Any]:
+        """The document of `omnizmq status --json`."""
+        self._call += 1
+        answer = await self._ask(wire.AskStatus(self._call))
+        document: dict[str, Any] = msgspec.json.decode(answer) if isinstance(answer, bytes) else {}
+        return document
+
+    async def _ask(self, frame: wire.Abort | wire.AskStatus) -> int | bytes:
+        answer = self._calls[frame.call] = asyncio.get_running_loop().create_future()
+        try:
+            self._send(frame)
+            return await asyncio.wait_for(answer, CALL_TIMEOUT_S)
+        except TimeoutError as error:
+            raise RouterLostError(f"the router did not answer within {CALL_TIMEOUT_S:g} s") from error
+        finally:
+            del self._calls[frame.call]
+
+    # --- Frames ----------------------------------------------------------------------------------------------------
+
+    def _send(self, frame: wire.ClientToRouter) -> None:
+        if self._lost is not None or self._dealer is None:
+            raise RouterLostError(f"the router is gone: {self._lost or 'not connected'}")
+        self._dealer.send(self._packer.pack(frame))
+
+    def _received(self, data: bytes) -> None:
+        try:
+            frame = self._unpacker.unpack(data)
+        except ProtocolError as error:
+            self._router_lost(f"it sent what this version does not understand: {error}")
+            return
+        if isinstance(frame, wire.Bye):
+            self._router_lost(frame.reason)
+        elif frame is not None:
+            self._signal(self._table.handle(frame))
+
+    def _router_lost(self, why: str) -> None:
+        self._lost = self._lost or why
+        self._signal(self._table.lost(why))
+        for call in self._calls.values():
+            if not call.done():
+                call.set_exception(RouterLostError(f"the router is gone: {why}"))
+
+    def _signal(self, signals: Sequence[Wake | Answer | Connected | Rejected]) -> None:
+        for signal in signals:
+            match signal:
+                case Wake(request_id):
+                    if request_id in self._events:
+                        self._events[request_id].set()
+                case Answer(call, value):
+                    waiting = self._calls.get(call)
+                    if waiting is not None and not waiting.done():
+                        waiting.set_result(value)
+                case Connected(welcome):
+                    if self._welcome is not None and not self._welcome.done():
+                        self._welcome.set_result(welcome)
+                case Rejected(error):
+                    if self._welcome is not None and not self._welcome.done():
+                        self._welcome.set_exception(error)

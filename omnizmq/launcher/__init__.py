@@ -1,0 +1,1 @@
+"""Starts, supervises, restarts and rolls back the processes of a deployment."""

@@ -1,0 +1,210 @@
+"""A deployment in this process: runtime directory, trace, router, and the workers as children (F5, F6).
+
+`start` returns when every stage can serve, or rolls back and raises. `drain` lets live requests end; `stop` ends what
+is left, in order: workers, router, trace, directory.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import secrets
+import time
+from collections.abc import Callable
+from contextlib import suppress
+
+import msgspec
+
+from omnizmq import runtime
+from omnizmq.config import Config
+from omnizmq.errors import LaunchError
+from omnizmq.launcher.process import WorkerProcess, trim_log
+from omnizmq.launcher.supervisor import AllReady, FailLaunch, Order, Spawn, Supervisor
+from omnizmq.protocol import VERSION
+from omnizmq.router.messages import DrainAsked, ReplicaStarting, StopAsked
+from omnizmq.router.server import RouterServer
+from omnizmq.runtime import Deployment, RuntimeDir
+from omnizmq.trace.store import TraceWriter
+from omnizmq.workers.spec import WorkerSpec
+
+log = logging.getLogger(__name__)
+
+STOP_TIMEOUT_S = 4.0
+LOG_CHECK_S = 60.0
+
+Progress = Callable[[str, str], None]
+"""Called with a replica and what it does: `loading …`, `ready`."""
+
+
+class LocalDeployment:
+    """One deployment on this machine. It implements the router's `Hooks`."""
+
+    def __init__(self, config: Config, name: str, progress: Progress) -> None:
+        self.config = msgspec.structs.replace(config, name=runtime.check_name(name))
+        self.name = name
+        self._progress = progress
+        self._loop = asyncio.get_running_loop()
+        self._supervisor = Supervisor(config)
+        self._workers: dict[str, WorkerProcess] = {}
+        self._said: dict[str, str] = {}
+        self._nonce = secrets.token_hex(16)
+        self._started: asyncio.Future[None] = self._loop.create_future()
+        self._drained = asyncio.Event()
+        self._restart: asyncio.TimerHandle | None = None
+        self._log_check: asyncio.TimerHandle | None = None
+        state = runtime.state_dir(name)
+        self._logs = state / "logs"
+        self._logs.mkdir(mode=0o700, exist_ok=True)
+        self._directory = RuntimeDir.create(name)
+        self._trace = TraceWriter(
+            state / "trace.db", max_mib=config.router.trace_max_mib, max_age_days=config.router.trace_max_age_days
+        )
+        self._server = RouterServer(self.config, self._directory.path, self._nonce, hooks=self, facts=self._trace)
+
+    @property
+    def endpoint(self) -> str:
+        return self._server.client_endpoint
+
+    async def start(self) -> Deployment:
+        """Raises `LaunchError` after everything that was started has been rolled back."""
+        try:
+            self._server.start()
+            self._obey(self._supervisor.start(time.monotonic()))
+            self._check_logs()
+            await self._started
+            deployment = Deployment(self.name, self.endpoint, self._nonce, os.getpid(), time.time(), VERSION)
+            self._directory.publish(deployment)
+        except BaseException:
+            await self.stop()
+            raise
+        return deployment
+
+    async def drain(self) -> None:
+        """No new requests; live ones have `drain_timeout_s` to end, then they are ended."""
+        self._server.handle(DrainAsked())
+        limits = self.config.router
+        for limit, why in ((limits.drain_timeout_s, "the deployment is stopping"), (limits.abort_timeout_s + 1, "")):
+            with suppress(TimeoutError):
+                await asyncio.wait_for(self._drained.wait(), limit)
+                return
+            if why:
+                self._server.handle(StopAsked(why))
+        log.warning("not everything could be drained")
+
+    async def stop(self) -> None:
+        self._supervisor.stop()
+        for timer in (self._restart, self._log_check):
+            if timer is not None:
+                timer.cancel()
+        self._server.handle(StopAsked("the deployment has stopped"))
+        await self._end_workers()
+        self._server.close()
+        await asyncio.to_thread(self._trace.close)
+        self._directory.remove()
+
+    async def _end_workers(self) -> None:
+        workers = list(self._workers.values())
+        for worker in workers:
+            worker.terminate()
+        gone = [worker.gone for worker in workers]
+        if gone:
+            await asyncio.wait(gone, timeout=STOP_TIMEOUT_S)
+        for worker in workers:
+            worker.kill()
+        if gone:
+            await asyncio.wait(gone)
+
+    # --- What the router asks --------------------------------------------------------------------------------------
+
+    def kill(self, replica: str, incarnation: int, why: str) -> None:
+        worker = self._workers.get(replica)
+        if worker is not None and worker.spec.incarnation == incarnation:
+            self._said[replica] = why
+            worker.kill()
+
+    def loading(self, replica: str, text: str) -> None:
+        self._said[replica] = text
+        self._progress(replica, text)
+
+    def ready(self, replica: str) -> None:
+        self._said.pop(replica, None)
+        self._progress(replica, "ready")
+        self._obey(self._supervisor.ready(replica, time.monotonic()))
+
+    def drained(self) -> None:
+        self._drained.set()
+
+    # --- Processes -------------------------------------------------------------------------------------------------
+
+    def _obey(self, orders: list[Order]) -> None:
+        for order in orders:
+            if isinstance(order, Spawn):
+                self._spawn(order)
+            elif isinstance(order, AllReady):
+                self._started.set_result(None)
+            else:
+                self._fail(order)
+        self._arm_restart()
+
+    def _spawn(self, order: Spawn) -> None:
+        stage = [stage.name for stage in self.config.stage].index(order.stage)
+        place = f"{stage}-{order.replica.rpartition('/')[2]}"
+        directory = self._directory.path
+        spec = WorkerSpec(
+            config=self.config,
+            stage=order.stage,
+            replica=order.replica,
+            incarnation=order.incarnation,
+            devices=list(order.devices),
+            router_endpoint=self._server.worker_endpoint,
+            data_endpoint=runtime.ipc_endpoint(directory / f"d{place}-{order.incarnation}.sock"),
+            nonce=self._nonce,
+            runtime_dir=str(directory),
+            private_dir=str(directory / f"e{place}"),
+            parent_pid=os.getpid(),
+        )
+        log_path = self._logs / f"{order.replica.replace('/', '-')}.log"
+        self._progress(order.replica, "starting")
+        try:
+            worker = WorkerProcess(spec, log_path, lambda reason: self._exited(order, reason))
+        except OSError as error:
+            self._loop.call_soon(self._not_spawned, order, f"{error.filename or 'its process'}: {error.strerror}")
+            return
+        self._workers[order.replica] = worker
+        self._server.handle(ReplicaStarting(order.replica, order.incarnation, worker.pid))
+
+    def _not_spawned(self, order: Spawn, reason: str) -> None:
+        self._obey(self._supervisor.exited(order.replica, f"it cannot be started: {reason}", time.monotonic()))
+
+    def _exited(self, order: Spawn, reason: str) -> None:
+        if not self._drained.is_set():
+            log.warning("%s#%d ended: %s", order.replica, order.incarnation, self._said.get(order.replica) or reason)
+        with suppress(FileNotFoundError):
+            os.unlink(self._directory.path / os.path.basename(self._workers[order.replica].spec.data_endpoint))
+        self._server.replica_exited(order.replica, order.incarnation, reason)
+        self._obey(self._supervisor.exited(order.replica, reason, time.monotonic()))
+
+    def _fail(self, order: FailLaunch) -> None:
+        """F5: the stage, the reason and the worker's last lines."""
+        worker = self._workers.get(order.replica)
+        lines = worker.last_lines() if worker is not None else []
+        said = self._said.get(order.replica)
+        text = f"{order.replica} did not start: {said or order.reason}"
+        if lines and not said:
+            text += "; its last lines:\n" + "\n".join(f"  | {line}" for line in lines)
+        if not self._started.done():
+            self._started.set_exception(LaunchError(text, stage=order.replica.rpartition("/")[0]))
+
+    def _arm_restart(self) -> None:
+        due = self._supervisor.next_due()
+        if self._restart is not None:
+            self._restart.cancel()
+        if due is not None:
+            delay = max(0.0, due - time.monotonic()) + 0.01
+            self._restart = self._loop.call_later(delay, lambda: self._obey(self._supervisor.ticked(time.monotonic())))
+
+    def _check_logs(self) -> None:
+        for path in self._logs.glob("*.log"):
+            trim_log(path)
+        self._log_check = self._loop.call_later(LOG_CHECK_S, self._check_logs)

@@ -1,0 +1,114 @@
+"""Which worker process to start when (F5, F2's restarts). Pure: events and time in, orders out.
+
+Replicas that share an accelerator start one after another, all others side by side. Until the deployment is ready, one
+failed start fails it; after that a dead replica is restarted, with a delay that doubles by each death within a minute.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+from omnizmq.config import Config, StageConfig
+
+FORGET_DEATHS_S = 60.0
+
+
+@dataclass(frozen=True)
+class Spawn:
+    replica: str
+    stage: str
+    incarnation: int
+    devices: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class FailLaunch:
+    """A replica did not start while the deployment was starting."""
+
+    replica: str
+    reason: str
+
+
+@dataclass(frozen=True)
+class AllReady:
+    """Every replica has been ready once."""
+
+
+Order = Spawn | FailLaunch | AllReady
+
+
+@dataclass
+class _Slot:
+    replica: str
+    stage: str
+    devices: tuple[str, ...]
+    incarnation: int = 0
+    state: str = "down"  # down, starting or up
+    due: float = 0.0
+    deaths: list[float] = field(default_factory=list)
+
+
+class Supervisor:
+    def __init__(self, config: Config) -> None:
+        self._limits = config.router
+        self._slots = {slot.replica: slot for stage in config.stage for slot in _slots(stage)}
+        self._ready = False
+        self._stopping = False
+
+    def start(self, now: float) -> list[Order]:
+        return self._spawn_due(now)
+
+    def ready(self, replica: str, now: float) -> list[Order]:
+        self._slots[replica].state = "up"
+        orders = self._spawn_due(now)
+        if not self._ready and all(slot.state == "up" for slot in self._slots.values()):
+            self._ready = True
+            orders.append(AllReady())
+        return orders
+
+    def exited(self, replica: str, reason: str, now: float) -> list[Order]:
+        slot = self._slots[replica]
+        slot.state = "down"
+        if self._stopping:
+            return []
+        if not self._ready:
+            self._stopping = True
+            return [FailLaunch(replica, reason)]
+        slot.deaths = [death for death in slot.deaths if now - death < FORGET_DEATHS_S]
+        delay = self._limits.restart_delay_s * 2 ** len(slot.deaths)
+        slot.due = now + min(delay, self._limits.max_restart_delay_s)
+        slot.deaths.append(now)
+        return self._spawn_due(now)
+
+    def ticked(self, now: float) -> list[Order]:
+        return self._spawn_due(now)
+
+    def stop(self) -> None:
+        """Nothing is started any more."""
+        self._stopping = True
+
+    def next_due(self) -> float | None:
+        """When `ticked` is wanted; None: no restart is waiting."""
+        waiting = [slot.due for slot in self._slots.values() if slot.state == "down"]
+        return None if self._stopping or not waiting else min(waiting)
+
+    def _spawn_due(self, now: float) -> list[Order]:
+        if self._stopping:
+            return []
+        orders: list[Order] = []
+        loading = {device for slot in self._slots.values() if slot.state == "starting" for device in slot.devices}
+        for slot in self._slots.values():
+            if slot.state == "down" and slot.due <= now and loading.isdisjoint(slot.devices):
+                loading.update(slot.devices)
+                slot.state = "starting"
+                slot.incarnation += 1
+                orders.append(Spawn(slot.replica, slot.stage, slot.incarnation, slot.devices))
+        return orders
+
+
+def _slots(stage: StageConfig) -> Iterator[_Slot]:
+    for n in range(stage.replicas):
+        device = stage.devices[n] if n < len(stage.devices) else []
+        devices = (device,) if isinstance(device, str) else tuple(device)
+        yield _Slot(f"{stage.name}/{n}", stage.name, devices)

@@ -1,0 +1,596 @@
+"""The wire: ids, frames, codec, handshake and limits (I1-I3, W1, W3).
+
+Every frame is a msgspec struct, packed as an array whose first element is the struct's name. Wire structs have no
+defaults: a truncated frame does not decode. The one exception is `Hello`, a map that ignores fields it does not know,
+so that two versions can always tell each other who they are.
+
+A message larger than `PART_BYTES` travels as `Part`s, each a ZeroMQ message of its own, so that an abort can overtake
+a long prompt. No pickle anywhere.
+
+This module knows nothing of sockets or shared memory.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from typing import Generic, TypeVar
+
+import msgspec
+
+from omnizmq.errors import InvalidRequestError, OmnizmqError, ProtocolError, from_code
+
+VERSION = 1
+"""Raised by one with every change of a frame. Peers of different versions refuse each other."""
+
+FRAME_BYTES = 1 << 20
+"""No single ZeroMQ message is larger: receivers set it as their `MAXMSGSIZE`."""
+
+PART_BYTES = 256 << 10
+"""A message above this size goes in parts of this size."""
+
+MESSAGE_BYTES = 64 << 20
+"""The largest message, all parts together: prompts, final outputs, relay content and inline chunks."""
+
+OPEN_TRANSFERS = 64
+"""Messages in parts that one peer may have under way at once."""
+
+MAX_ID_CHARS = 128
+_EXTERNAL_ID = re.compile(rf"[\x21-\x7e]{{1,{MAX_ID_CHARS}}}")
+_SUFFIX_BYTES = 8
+
+Value = bool | int | float | str | None
+Param = Value | list[bool | int | float | str | None] | dict[str, bool | int | float | str | None]
+
+
+# --- Ids (I1, I3) --------------------------------------------------------------------------------------------------
+
+
+def check_external_id(external_id: str) -> str:
+    """The id itself, or `InvalidRequestError`: 1 to 128 printable ASCII characters without spaces."""
+    if not _EXTERNAL_ID.fullmatch(external_id):
+        shown = external_id if len(external_id) <= 40 else external_id[:40] + "…"
+        raise InvalidRequestError(
+            f"request id {shown!r} is not usable: an id has 1 to {MAX_ID_CHARS} printable ASCII characters, no spaces"
+        )
+    return external_id
+
+
+def make_request_id(external_id: str, entropy: bytes) -> str:
+    """`external_id` plus 64 random bits, which the caller draws (this module has no randomness of its own)."""
+    if len(entropy) != _SUFFIX_BYTES:
+        raise ValueError(f"a request id needs {_SUFFIX_BYTES} random bytes, not {len(entropy)}")
+    return f"{external_id}-{entropy.hex()}"
+
+
+def check_request_id(request_id: str, external_id: str) -> str:
+    """The id itself, or `InvalidRequestError` when it was not made from `external_id` by `make_request_id`."""
+    check_external_id(external_id)
+    prefix, _, suffix = request_id.rpartition("-")
+    if prefix != external_id or not re.fullmatch(r"[0-9a-f]{16}", suffix):
+        raise InvalidRequestError(f"request id {request_id[:200]!r} does not belong to external id {external_id!r}")
+    return request_id
+
+
+def make_engine_id(request_id: str, attempt: int, stage: str) -> str:
+    """The id by which one stage's engine knows one attempt of a request."""
+    return f"{request_id}/{attempt}/{stage}"
+
+
+# --- What frames are made of ---------------------------------------------------------------------------------------
+
+
+class _Wire(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
+    """A part of a frame."""
+
+
+class _Frame(msgspec.Struct, frozen=True, array_like=True, tag=True, forbid_unknown_fields=True):
+    """A frame, or one choice among several parts of a frame."""
+
+
+class TextPart(_Frame, frozen=True):
+    text: str
+
+
+class AudioPart(_Frame, frozen=True):
+    """An encoded sound file (WAV, FLAC, …), as the caller had it."""
+
+    data: bytes
+
+
+class ImagePart(_Frame, frozen=True):
+    """An encoded image file."""
+
+    data: bytes
+
+
+class Message(_Wire, frozen=True):
+    """One turn of a conversation; `role` is system, user or assistant."""
+
+    role: str
+    content: list[TextPart | AudioPart | ImagePart]
+
+
+class Prompt(_Wire, frozen=True):
+    """Exactly one of the three is set."""
+
+    text: str | None
+    messages: list[Message] | None
+    token_ids: list[int] | None
+
+    def size(self) -> int:
+        """Bytes that count against a prompt limit: text in UTF-8, files as they are, 4 a token."""
+        if self.text is not None:
+            return len(self.text.encode())
+        if self.token_ids is not None:
+            return 4 * len(self.token_ids)
+        parts = (part for message in self.messages or () for part in message.content)
+        return sum(len(part.text.encode()) if isinstance(part, TextPart) else len(part.data) for part in parts)
+
+
+class Text(_Frame, frozen=True):
+    text: str
+
+
+class Audio(_Frame, frozen=True):
+    """Mono sound: float32 little-endian samples."""
+
+    data: bytes
+    sample_rate: int
+
+
+Content = Text | Audio
+
+
+class ErrorInfo(_Wire, frozen=True):
+    """An error on the wire; `code` is one of `omnizmq.errors`."""
+
+    code: str
+    message: str
+    stage: str | None
+    replica: str | None
+    retriable: bool
+
+    @classmethod
+    def of(cls, error: OmnizmqError, *, stage: str | None = None, replica: str | None = None) -> ErrorInfo:
+        return cls(error.code, error.message, error.stage or stage, error.replica or replica, error.retriable)
+
+    def exception(self) -> OmnizmqError:
+        return from_code(self.code, self.message, stage=self.stage, replica=self.replica)
+
+
+class EdgeCount(_Wire, frozen=True):
+    """What a producer sent over one edge for one request. Times are CLOCK_MONOTONIC, in nanoseconds; 0: none."""
+
+    target: str
+    chunks: int
+    bytes: int
+    first_ns: int
+    last_ns: int
+
+
+class ArrayData(_Wire, frozen=True):
+    """An array of a chunk, inline: numpy's dtype string, shape, C-ordered bytes."""
+
+    name: str
+    dtype: str
+    shape: list[int]
+    data: bytes
+
+
+class Source(_Wire, frozen=True):
+    """An upstream stage of a submission: who will send, in which mode."""
+
+    stage: str
+    replica: str
+    incarnation: int
+    mode: str
+
+
+class Target(_Wire, frozen=True):
+    """A downstream stage of a submission: whom to send to, in which mode, and how many chunks may go unconsumed."""
+
+    stage: str
+    replica: str
+    incarnation: int
+    endpoint: str
+    mode: str
+    window: int
+
+
+# --- Handshake -----------------------------------------------------------------------------------------------------
+
+
+class Hello(msgspec.Struct, frozen=True, tag="hello", tag_field="frame"):
+    """The first message on every connection, from the side that connects. `nonce` is the launch's secret.
+
+    role "client": `pid` is watched (A7). role "worker": replica, incarnation and data endpoint are set.
+    role "producer" (on a data socket): replica and incarnation are set.
+    """
+
+    version: int
+    nonce: str
+    role: str
+    pid: int = 0
+    replica: str = ""
+    incarnation: int = 0
+    endpoint: str = ""
+
+
+class StageInfo(_Wire, frozen=True):
+    """What a client may know of a stage."""
+
+    name: str
+    modality: str | None  # of its final output
+
+
+class Welcome(_Frame, frozen=True):
+    """The router's answer to a good hello."""
+
+    version: int
+    name: str
+    pid: int
+    stages: list[StageInfo]
+    max_prompt_bytes: int
+    heartbeat_interval_s: float
+
+
+class Refused(_Frame, frozen=True):
+    """An answer of the router: to a hello (`request_id` empty) or to a submission. Not a terminal (A2)."""
+
+    request_id: str
+    error: ErrorInfo
+
+
+# --- Client and router ---------------------------------------------------------------------------------------------
+
+
+class Submit(_Frame, frozen=True):
+    """A request. `modalities` None: all that the pipeline has. `window`: outputs that may go unconsumed (B1)."""
+
+    request_id: str
+    external_id: str
+    prompt: Prompt
+    modalities: list[str] | None
+    params: dict[str, dict[str, Param]]
+    priority: int
+    deadline_s: float | None
+    affinity: str | None
+    window: int
+    at_ns: int
+
+
+class Abort(_Frame, frozen=True):
+    """Ends all live requests that bear exactly this external id, or the one with this request id (I2, A1)."""
+
+    call: int
+    id: str
+
+
+class Consumed(_Frame, frozen=True):
+    """A credit: how many outputs of the request the caller has consumed so far."""
+
+    request_id: str
+    outputs: int
+
+
+class AskStatus(_Frame, frozen=True):
+    call: int
+
+
+class Bye(_Frame, frozen=True):
+    """The sender goes away in good order."""
+
+    reason: str
+
+
+class Delivery(_Frame, frozen=True):
+    """A final stage's output on its way to the caller. `stage_finished`: that stage's output has ended (C3)."""
+
+    request_id: str
+    stage: str
+    modality: str
+    content: Content | None
+    stage_finished: bool
+
+
+class Terminal(_Frame, frozen=True):
+    """The one message after which the caller hears nothing more (C4). It carries no content."""
+
+    request_id: str
+    stage: str
+    modality: str
+    finish_reason: str  # stop, length, abort or error
+    error: ErrorInfo | None
+    usage: dict[str, dict[str, int | float]]
+    usage_incomplete: list[str]
+    notes: dict[str, str]
+
+
+class AbortAck(_Frame, frozen=True):
+    call: int
+    matched: int
+
+
+class Status(_Frame, frozen=True):
+    """The answer to `AskStatus`: a JSON document (DESIGN section 7)."""
+
+    call: int
+    json: bytes
+
+
+# --- Router and worker ---------------------------------------------------------------------------------------------
+
+
+class SubmitStage(_Frame, frozen=True):
+    """Work for a stage: its own submission, at most once an attempt (S2). Without a prompt, input comes over edges."""
+
+    request_id: str
+    external_id: str
+    attempt: int
+    engine_id: str
+    prompt: Prompt | None
+    original_prompt: Prompt | None
+    params: dict[str, Param]
+    priority: int
+    final: bool
+    sources: list[Source]
+    targets: list[Target]
+
+
+class FeedStage(_Frame, frozen=True):
+    """The whole output of an upstream stage over a relay edge, handed on by the router undecoded (P5)."""
+
+    request_id: str
+    attempt: int
+    source: str
+    data: bytes
+
+
+class AbortStage(_Frame, frozen=True):
+    request_id: str
+    attempt: int
+
+
+class Heartbeat(_Frame, frozen=True):
+    """From either side. A worker says what its engine does (`loading`, `idle`, `stepping`, `failed`) and since when."""
+
+    incarnation: int
+    state: str
+    since_ns: int
+    text: str
+    live: int
+
+
+class PeerLost(_Frame, frozen=True):
+    """A worker has died and was reaped: forget its edges and connections."""
+
+    replica: str
+    incarnation: int
+
+
+class Stop(_Frame, frozen=True):
+    """The worker shall end now."""
+
+
+class StageFact(_Frame, frozen=True):
+    """One of the facts that are never derived from each other (S2): registered, input_ready, running, first_output."""
+
+    request_id: str
+    attempt: int
+    incarnation: int
+    fact: str
+    at_ns: int
+
+
+class Output(_Frame, frozen=True):
+    """Final content of a stage. `last`: the stage's output has ended, though its report may still come (C3)."""
+
+    request_id: str
+    attempt: int
+    incarnation: int
+    seq: int
+    content: Content | None
+    last: bool
+    at_ns: int
+
+
+class RelayContent(_Frame, frozen=True):
+    """The whole output of a stage over a relay edge, before its report."""
+
+    request_id: str
+    attempt: int
+    incarnation: int
+    target: str
+    data: bytes
+
+
+class StageFinished(_Frame, frozen=True):
+    """The stage's own end: reason or error, usage, and how many outputs and chunks it sent (C2, R2)."""
+
+    request_id: str
+    attempt: int
+    incarnation: int
+    finish_reason: str | None
+    error: ErrorInfo | None
+    usage: dict[str, int | float]
+    note: str | None
+    outputs: int
+    edges: list[EdgeCount]
+    at_ns: int
+
+
+# --- Worker and worker ---------------------------------------------------------------------------------------------
+
+
+class ChunkFrame(_Frame, frozen=True):
+    """A chunk, inline. `seq` counts from 1 on each edge of each attempt (R2)."""
+
+    request_id: str
+    attempt: int
+    incarnation: int
+    source: str
+    seq: int
+    meta: dict[str, Value]
+    arrays: list[ArrayData]
+
+
+class EdgeEnd(_Frame, frozen=True):
+    """No more chunks; there were `total`."""
+
+    request_id: str
+    attempt: int
+    incarnation: int
+    source: str
+    total: int
+
+
+class EdgeFailed(_Frame, frozen=True):
+    """The producer failed: its consumers end at once, with its error (R3)."""
+
+    request_id: str
+    attempt: int
+    incarnation: int
+    source: str
+    error: ErrorInfo
+
+
+class EdgeCredit(_Frame, frozen=True):
+    """From the consumer: every chunk up to `consumed` has been taken by its engine."""
+
+    request_id: str
+    attempt: int
+    incarnation: int
+    target: str
+    consumed: int
+
+
+class EdgeClosed(_Frame, frozen=True):
+    """From the consumer: it needs no more of this edge (R5)."""
+
+    request_id: str
+    attempt: int
+    incarnation: int
+    target: str
+
+
+class Part(_Frame, frozen=True):
+    """A piece of a larger message."""
+
+    transfer: int
+    index: int
+    count: int
+    data: bytes
+
+
+ClientToRouter = Submit | Abort | Consumed | AskStatus | Bye
+RouterToClient = Welcome | Refused | Delivery | Terminal | AbortAck | Status | Bye
+RouterToWorker = Welcome | Refused | SubmitStage | FeedStage | AbortStage | Heartbeat | PeerLost | Stop
+WorkerToRouter = Heartbeat | StageFact | Output | RelayContent | StageFinished | Bye
+ProducerToConsumer = ChunkFrame | EdgeEnd | EdgeFailed
+ConsumerToProducer = EdgeCredit | EdgeClosed
+Relayed = list[ChunkFrame]
+
+F = TypeVar("F")
+
+_packer = msgspec.msgpack.Encoder()
+_hello = msgspec.msgpack.Decoder(Hello)
+_part = msgspec.msgpack.Decoder(Part)
+_relayed = msgspec.msgpack.Decoder(Relayed)
+_UNDECODABLE = (msgspec.ValidationError, msgspec.DecodeError, RecursionError, UnicodeDecodeError)
+
+
+def encode_hello(hello: Hello) -> bytes:
+    return _packer.encode(hello)
+
+
+def decode_hello(data: bytes) -> Hello:
+    """The hello, or `ProtocolError`. Its version and nonce are the caller's to compare."""
+    try:
+        return _hello.decode(data)
+    except _UNDECODABLE as error:
+        raise ProtocolError(f"not a hello: {error}") from error
+
+
+def encode_json(document: object) -> bytes:
+    """A JSON document, for people and programs."""
+    return msgspec.json.encode(document)
+
+
+def encode_relay(chunks: Relayed) -> bytes:
+    """What goes over a relay edge: all its chunks."""
+    return _packer.encode(chunks)
+
+
+def decode_relay(data: bytes) -> Relayed:
+    try:
+        return _relayed.decode(data)
+    except _UNDECODABLE as error:
+        raise ProtocolError(f"relay content does not decode: {error}") from error
+
+
+class Packer:
+    """Frames to messages, in parts where needed. One for each direction of each peer or peer group."""
+
+    def __init__(self) -> None:
+        self._transfers = 0
+
+    def pack(self, frame: msgspec.Struct) -> Iterator[bytes]:
+        data = _packer.encode(frame)
+        if len(data) <= PART_BYTES:
+            yield data
+            return
+        if len(data) > MESSAGE_BYTES:
+            kind = type(frame).__name__
+            raise ProtocolError(f"a {kind} of {len(data)} bytes is larger than a message may be ({MESSAGE_BYTES})")
+        self._transfers += 1
+        count = -(-len(data) // PART_BYTES)
+        for index in range(count):
+            piece = data[index * PART_BYTES : (index + 1) * PART_BYTES]
+            yield _packer.encode(Part(self._transfers, index, count, piece))
+
+
+class Unpacker(Generic[F]):
+    """Messages of one peer to frames. Bounded: what exceeds a limit raises `ProtocolError` and is forgotten."""
+
+    def __init__(self, decoder: msgspec.msgpack.Decoder[F]) -> None:
+        self._decoder = decoder
+        self._open: dict[int, list[bytes]] = {}
+        self._bytes = 0
+
+    def unpack(self, data: bytes) -> F | None:
+        """The frame, None when more parts must come, or `ProtocolError`."""
+        try:
+            if data[:6] == _PART_PREFIX:
+                whole = self._join(_part.decode(data))
+                return None if whole is None else self._decoder.decode(whole)
+            return self._decoder.decode(data)
+        except _UNDECODABLE as error:
+            raise ProtocolError(f"frame does not decode: {error}") from error
+
+    def _join(self, part: Part) -> bytes | None:
+        if not (0 <= part.index < part.count <= MESSAGE_BYTES // PART_BYTES) or len(part.data) > PART_BYTES:
+            raise ProtocolError(f"part {part.index} of {part.count} with {len(part.data)} bytes is out of bounds")
+        pieces = self._open.setdefault(part.transfer, [])
+        if part.index != len(pieces) or len(self._open) > OPEN_TRANSFERS or self._bytes > MESSAGE_BYTES:
+            self._forget(part.transfer)
+            raise ProtocolError(f"part {part.index} of transfer {part.transfer} is out of order or over the limit")
+        pieces.append(part.data)
+        self._bytes += len(part.data)
+        if len(pieces) < part.count:
+            return None
+        self._forget(part.transfer)
+        return b"".join(pieces)
+
+    def _forget(self, transfer: int) -> None:
+        self._bytes -= sum(map(len, self._open.pop(transfer, ())))
+
+
+_PART_PREFIX = _packer.encode(Part(0, 0, 0, b""))[:6]
+
+client_to_router = msgspec.msgpack.Decoder(ClientToRouter)
+router_to_client = msgspec.msgpack.Decoder(RouterToClient)
+router_to_worker = msgspec.msgpack.Decoder(RouterToWorker)
+worker_to_router = msgspec.msgpack.Decoder(WorkerToRouter)
+producer_to_consumer = msgspec.msgpack.Decoder(ProducerToConsumer)
+consumer_to_producer = msgspec.msgpack.Decoder(ConsumerToProducer)

@@ -1,0 +1,308 @@
+"""The router's I/O: two ROUTER sockets, a tick, and the core between them. The only I/O of this package.
+
+Whoever composes a deployment gives it `hooks`: what to do when a replica must be killed, is loading, is ready, and when
+a drain has ended. Everything else happens here.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import time
+from collections import deque
+from pathlib import Path
+from typing import Protocol, assert_never
+
+from omnizmq import protocol as wire
+from omnizmq.config import Config
+from omnizmq.errors import ProtocolError
+from omnizmq.router.core import RouterCore
+from omnizmq.router.messages import (
+    ClientGone,
+    ClientSent,
+    Drained,
+    Effect,
+    Input,
+    KillReplica,
+    Record,
+    ReplicaExited,
+    ReplicaLoading,
+    ReplicaReady,
+    Ticked,
+    ToClient,
+    ToWorker,
+    WorkerJoined,
+    WorkerSent,
+    WorkerUnreachable,
+)
+from omnizmq.runtime import ipc_endpoint
+from omnizmq.trace.facts import Fact
+from omnizmq.transport import PeerFullError, PeerGoneError, Router, make_context
+
+log = logging.getLogger(__name__)
+
+MIN_TICK_S = 0.001
+
+
+class Hooks(Protocol):
+    """What the router asks of whoever runs the processes."""
+
+    def kill(self, replica: str, incarnation: int, why: str) -> None: ...
+    def loading(self, replica: str, text: str) -> None: ...
+    def ready(self, replica: str) -> None: ...
+    def drained(self) -> None: ...
+
+
+class FactSink(Protocol):
+    """Where facts go; it must never block."""
+
+    def append(self, fact: Fact) -> None: ...
+
+
+class _Client:
+    """A client that said a good hello; its process is watched (A7)."""
+
+    def __init__(self, pidfd: int) -> None:
+        self.pidfd = pidfd
+        self.unpacker = wire.Unpacker(wire.client_to_router)
+
+
+class _Worker:
+    def __init__(self, replica: str, incarnation: int) -> None:
+        self.peer = (replica, incarnation)
+        self.unpacker = wire.Unpacker(wire.worker_to_router)
+
+
+class RouterServer:
+    """One deployment's router. `directory` is its private runtime directory."""
+
+    def __init__(self, config: Config, directory: Path, nonce: str, *, hooks: Hooks, facts: FactSink) -> None:
+        self.core = RouterCore(config)
+        self.client_endpoint = ipc_endpoint(directory / "clients.sock")
+        self.worker_endpoint = ipc_endpoint(directory / "workers.sock")
+        self._config = config
+        self._nonce = nonce
+        self._hooks = hooks
+        self._facts = facts
+        self._loop = asyncio.get_running_loop()
+        self._context = make_context()
+        self._packer = wire.Packer()
+        self._client_socket = Router(
+            self._context, self.client_endpoint, self._client_data, limit=config.router.max_peer_queue
+        )
+        self._worker_socket = Router(self._context, self.worker_endpoint, self._worker_data)
+        self._clients: dict[bytes, _Client] = {}
+        self._workers: dict[bytes, _Worker] = {}
+        self._inputs: deque[Input] = deque()
+        self._busy = False
+        self._timer: asyncio.TimerHandle | None = None
+
+    def start(self) -> None:
+        self._client_socket.start()
+        self._worker_socket.start()
+        self.handle(Ticked())
+
+    def close(self) -> None:
+        """Tell clients, then close; what is queued has a moment to leave."""
+        for identity in list(self._clients):
+            self._send_client(identity, wire.Bye("the deployment has stopped"))
+            self._drop_client(identity)
+        if self._timer is not None:
+            self._timer.cancel()
+        self._client_socket.close()
+        self._worker_socket.close()
+        self._context.term()
+
+    # --- The core --------------------------------------------------------------------------------------------------
+
+    def handle(self, event: Input) -> None:
+        """Feed the core; carry out its effects. What an effect brings about is fed after it."""
+        self._inputs.append(event)
+        if self._busy:
+            return
+        self._busy = True
+        try:
+            while self._inputs:
+                for effect in self.core.handle(self._inputs.popleft(), time.monotonic()):
+                    self._carry_out(effect)
+        finally:
+            self._busy = False
+        self._arm()
+
+    def _carry_out(self, effect: Effect) -> None:
+        match effect:
+            case ToClient():
+                self._send_client(effect.client, effect.frame)
+            case ToWorker():
+                self._send_worker(effect)
+            case Record():
+                self._log(effect.fact)
+                self._facts.append(effect.fact)
+            case KillReplica():
+                log.warning("%s#%d is %s: killing it", effect.replica, effect.incarnation, effect.why)
+                self._hooks.kill(effect.replica, effect.incarnation, effect.why)
+            case ReplicaLoading():
+                self._hooks.loading(effect.replica, effect.text)
+            case ReplicaReady():
+                self._hooks.ready(effect.replica)
+            case Drained():
+                self._hooks.drained()
+            case _:
+                assert_never(effect)
+
+    def _log(self, fact: Fact) -> None:
+        if fact.event == "terminal":
+            reason = fact.detail.get("error_message") or fact.detail["finish_reason"]
+            log.info("%s ended: %s", fact.request_id, reason)
+
+    def _arm(self) -> None:
+        """The next tick: a heartbeat interval from now, or earlier when a request's timer is due."""
+        delay = self._config.router.heartbeat_interval_s / 2
+        wanted = self.core.next_timer()
+        if wanted is not None:
+            delay = min(delay, max(MIN_TICK_S, wanted - time.monotonic()))
+        at = self._loop.time() + delay
+        if self._timer is not None and not self._timer.cancelled() and self._loop.time() < self._timer.when() <= at:
+            return
+        if self._timer is not None:
+            self._timer.cancel()
+        self._timer = self._loop.call_at(at, self._tick)
+
+    def _tick(self) -> None:
+        self._timer = None
+        self.handle(Ticked())
+
+    # --- Clients ---------------------------------------------------------------------------------------------------
+
+    def _client_data(self, identity: bytes, data: bytes) -> None:
+        client = self._clients.get(identity)
+        if client is None:
+            self._client_hello(identity, data)
+            return
+        try:
+            frame = client.unpacker.unpack(data)
+        except ProtocolError as error:
+            self.core.counters.bad_frames += 1
+            log.warning("dropped a frame from a client: %s", error)
+            return
+        if isinstance(frame, wire.Bye):
+            self._client_gone(identity, "said goodbye")
+        elif frame is not None:
+            self.handle(ClientSent(identity, frame))
+
+    def _client_hello(self, identity: bytes, data: bytes) -> None:
+        try:
+            hello = wire.decode_hello(data)
+            self._check(hello, "client")
+            pidfd = os.pidfd_open(hello.pid)
+        except ProtocolError as error:
+            self._refuse(self._client_socket, identity, error)
+            return
+        except OSError:
+            self._refuse(self._client_socket, identity, ProtocolError(f"process {hello.pid} cannot be watched"))
+            return
+        self._clients[identity] = _Client(pidfd)
+        self._loop.add_reader(pidfd, self._client_gone, identity, "its process ended")
+        self._send_client(identity, self._welcome())
+
+    def _welcome(self) -> wire.Welcome:
+        return wire.Welcome(
+            version=wire.VERSION,
+            name=self._config.name,
+            pid=os.getpid(),
+            stages=[wire.StageInfo(stage.name, stage.final_output) for stage in self.core.pipeline.stages],
+            max_prompt_bytes=self._config.router.max_prompt_bytes,
+            heartbeat_interval_s=self._config.router.heartbeat_interval_s,
+        )
+
+    def _send_client(self, identity: bytes, frame: wire.RouterToClient) -> None:
+        try:
+            self._client_socket.send(identity, self._packer.pack(frame))
+        except PeerGoneError:
+            self._client_gone(identity, "its connection ended")
+        except PeerFullError:
+            self._client_gone(identity, "it does not read")
+
+    def _client_gone(self, identity: bytes, why: str) -> None:
+        if self._drop_client(identity):
+            self.handle(ClientGone(identity, why))
+
+    def _drop_client(self, identity: bytes) -> bool:
+        client = self._clients.pop(identity, None)
+        if client is None:
+            return False
+        self._loop.remove_reader(client.pidfd)
+        os.close(client.pidfd)
+        self._client_socket.forget(identity)
+        return True
+
+    # --- Workers ---------------------------------------------------------------------------------------------------
+
+    def _worker_data(self, identity: bytes, data: bytes) -> None:
+        worker = self._workers.get(identity)
+        if worker is None:
+            self._worker_hello(identity, data)
+            return
+        try:
+            frame = worker.unpacker.unpack(data)
+        except ProtocolError as error:
+            self.core.counters.bad_frames += 1
+            log.warning("dropped a frame from %s#%d: %s", *worker.peer, error)
+            return
+        if frame is not None:
+            self.handle(WorkerSent(*worker.peer, frame))
+
+    def _worker_hello(self, identity: bytes, data: bytes) -> None:
+        try:
+            hello = wire.decode_hello(data)
+            self._check(hello, "worker")
+            known = self.core.pools.replicas.get(hello.replica)
+            if known is None or known.incarnation != hello.incarnation or identity != _identity(hello):
+                raise ProtocolError(f"{hello.replica}#{hello.incarnation} is not expected here")
+        except ProtocolError as error:
+            self._refuse(self._worker_socket, identity, error)
+            return
+        self._workers[identity] = _Worker(hello.replica, hello.incarnation)
+        self.handle(WorkerJoined(hello.replica, hello.incarnation, hello.endpoint))
+        self._worker_socket.send(identity, self._packer.pack(self._welcome()))
+
+    def _send_worker(self, effect: ToWorker) -> None:
+        identity = f"{effect.replica}#{effect.incarnation}".encode()
+        try:
+            self._worker_socket.send(identity, self._packer.pack(effect.frame))
+        except PeerGoneError:
+            self._unreachable(effect, "it is not connected")
+        except PeerFullError:
+            self._unreachable(effect, "it does not read")
+
+    def _unreachable(self, effect: ToWorker, why: str) -> None:
+        if isinstance(effect.frame, wire.SubmitStage | wire.FeedStage):
+            self.handle(WorkerUnreachable(effect.replica, effect.incarnation, effect.frame.request_id, why))
+
+    def replica_exited(self, replica: str, incarnation: int, reason: str) -> None:
+        """The launcher has reaped it."""
+        self._workers.pop(f"{replica}#{incarnation}".encode(), None)
+        self.handle(ReplicaExited(replica, incarnation, reason))
+
+    # --- Handshake (W1, W2) ----------------------------------------------------------------------------------------
+
+    def _check(self, hello: wire.Hello, role: str) -> None:
+        if hello.version != wire.VERSION:
+            raise ProtocolError(f"protocol version {hello.version} meets {wire.VERSION}: install the same omnizmq")
+        if hello.nonce != self._nonce:
+            raise ProtocolError("this is another launch: its nonce differs")
+        if hello.role != role:
+            raise ProtocolError(f"a {hello.role} does not belong on this socket, a {role} does")
+
+    def _refuse(self, socket: Router, identity: bytes, error: ProtocolError) -> None:
+        self.core.counters.bad_frames += 1
+        log.warning("refused a connection: %s", error)
+        try:
+            socket.send(identity, self._packer.pack(wire.Refused("", wire.ErrorInfo.of(error))))
+        except (PeerGoneError, PeerFullError):
+            log.info("the refused peer is gone")
+
+
+def _identity(hello: wire.Hello) -> bytes:
+    return f"{hello.replica}#{hello.incarnation}".encode()

@@ -1,0 +1,1 @@
+"""Facts of requests: kept, judged and shown."""

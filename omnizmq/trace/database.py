@@ -1,0 +1,307 @@
+"""The trace's SQLite database: its schema, how it is opened, and what is written to it in one transaction (T1).
+
+Four tables: `runs` (one a writer: its process, and when it ended in good order), `requests` (in the order of arrival,
+each with the wall-clock time at which its run first heard of it, since monotonic clocks restart at boot), `facts`
+(of a request; they go with it), and `losses` (rows that never reached the disk). The version of the schema is SQLite's
+`user_version`; `application_id` tells a trace from any other database.
+
+Here are the statements and nothing else: no threads, no queue, no policy. Errors of SQLite pass through a writer's
+functions as they are; a reader's become `NotFoundError` or `ConfigError` in one line.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import sqlite3
+from collections.abc import Sequence
+from pathlib import Path
+from typing import NamedTuple
+from urllib.parse import quote
+
+from omnizmq.errors import ConfigError, NotFoundError
+
+VERSION = 1
+APPLICATION_ID = 0x6F7A7472
+FILE_NAME = "trace.db"
+
+BUSY_TIMEOUT_S = 2.0
+"""How long another process's lock is waited for. Longer loses fewer rows to a slow reader without WAL."""
+
+MAX_LOSSES = 1000
+"""Rows about losses that are kept; older ones go."""
+
+_WAL_BYTES = 4 << 20
+
+_SCHEMA = (
+    """CREATE TABLE runs (
+        id INTEGER PRIMARY KEY, token TEXT NOT NULL UNIQUE, pid INTEGER NOT NULL, journal_mode TEXT NOT NULL,
+        ended INTEGER NOT NULL DEFAULT 0)""",
+    """CREATE TABLE requests (
+        id INTEGER PRIMARY KEY AUTOINCREMENT, run INTEGER NOT NULL, request_id TEXT NOT NULL UNIQUE,
+        external_id TEXT NOT NULL, wall_ns INTEGER NOT NULL)""",
+    "CREATE INDEX requests_external ON requests (external_id)",
+    "CREATE INDEX requests_wall ON requests (wall_ns)",
+    """CREATE TABLE facts (
+        id INTEGER PRIMARY KEY, request INTEGER NOT NULL REFERENCES requests (id) ON DELETE CASCADE,
+        attempt INTEGER NOT NULL, at_ns INTEGER NOT NULL, owner TEXT NOT NULL, event TEXT NOT NULL, stage TEXT,
+        engine_id TEXT, detail TEXT NOT NULL)""",
+    "CREATE INDEX facts_request ON facts (request)",
+    """CREATE TABLE losses (
+        id INTEGER PRIMARY KEY, run INTEGER NOT NULL, rows INTEGER NOT NULL, first_ns INTEGER NOT NULL,
+        last_ns INTEGER NOT NULL, why TEXT NOT NULL)""",
+    f"PRAGMA application_id = {APPLICATION_ID}",
+    f"PRAGMA user_version = {VERSION}",
+)
+
+_logger = logging.getLogger(__name__)
+
+
+class Row(NamedTuple):
+    """A fact as it is stored. `wall_ns`: nanoseconds since 1970 at which it was appended; `detail`: a JSON object."""
+
+    request_id: str
+    external_id: str
+    wall_ns: int
+    attempt: int
+    at_ns: int
+    owner: str
+    event: str
+    stage: str | None
+    engine_id: str | None
+    detail: str
+
+
+class Loss(NamedTuple):
+    """Rows that were lost for one reason between two moments of CLOCK_MONOTONIC."""
+
+    rows: int
+    first_ns: int
+    last_ns: int
+    why: str
+
+
+class Database:
+    """A trace, open for one writer. Made and used in one thread. Every method raises `sqlite3.Error` as it comes."""
+
+    def __init__(self, path: Path, *, token: str, pid: int, vfs: str | None = None) -> None:
+        """Open, and create where nothing is; `token` names the run again after a reopening.
+
+        A file that is no trace, is corrupt or has another version is set aside, not overwritten. `vfs` is the name of
+        one of SQLite's file system layers. Raises `OSError` where the folder cannot be made.
+        """
+        path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        try:
+            self._connection = _open_writable(path, vfs)
+        except _UnusableError as error:
+            set_aside(path, str(error))
+            self._connection = _open_writable(path, vfs)
+        try:
+            self.journal_mode = _journal_mode(self._connection)
+            self._run = self._begin_run(token, pid)
+        except sqlite3.Error:
+            self._connection.close()
+            raise
+
+    def _begin_run(self, token: str, pid: int) -> int:
+        execute = self._connection.execute
+        (run,) = execute("SELECT max(id) FROM runs WHERE token = ?", (token,)).fetchone()
+        if run is None:
+            row = (token, pid, self.journal_mode)
+            run = execute("INSERT INTO runs (token, pid, journal_mode) VALUES (?, ?, ?)", row).lastrowid
+        return int(run)
+
+    def add(self, rows: Sequence[Row], losses: Sequence[Loss]) -> None:
+        """All of it in one transaction, or none of it and the error."""
+        requests: dict[str, tuple[int, str, str, int]] = {}
+        for row in rows:
+            requests.setdefault(row.request_id, (self._run, row.request_id, row.external_id, row.wall_ns))
+        with _Transaction(self._connection) as connection:
+            connection.executemany(
+                "INSERT INTO requests (run, request_id, external_id, wall_ns) VALUES (?, ?, ?, ?)"
+                " ON CONFLICT (request_id) DO NOTHING",
+                requests.values(),
+            )
+            connection.executemany(
+                "INSERT INTO facts (request, attempt, at_ns, owner, event, stage, engine_id, detail)"
+                " SELECT id, ?, ?, ?, ?, ?, ?, ? FROM requests WHERE request_id = ?",
+                [(*row[3:], row.request_id) for row in rows],
+            )
+            connection.executemany(
+                "INSERT INTO losses (run, rows, first_ns, last_ns, why) VALUES (?, ?, ?, ?, ?)",
+                [(self._run, *loss) for loss in losses],
+            )
+
+    def prune(self, *, max_bytes: int, oldest_wall_ns: int) -> None:
+        """Drop requests that arrived before `oldest_wall_ns`, then the oldest until the file has at most `max_bytes`.
+
+        The file itself shrinks. Its write-ahead log comes on top, a few MiB.
+        """
+        self._drop("SELECT id FROM requests WHERE wall_ns < ?", oldest_wall_ns)
+        while self._bytes() > max_bytes:
+            (count,) = self._connection.execute("SELECT count(*) FROM requests").fetchone()
+            if not count:
+                break
+            self._drop("SELECT id FROM requests ORDER BY id LIMIT ?", -(-count // 10))
+
+    def _drop(self, which: str, parameter: int) -> None:
+        execute = self._connection.execute
+        if execute(which, (parameter,)).fetchone() is None:
+            return
+        with _Transaction(self._connection):
+            execute(f"DELETE FROM requests WHERE id IN ({which})", (parameter,))
+            execute("DELETE FROM runs WHERE id <> ? AND id NOT IN (SELECT run FROM requests)", (self._run,))
+            execute("DELETE FROM losses WHERE run NOT IN (SELECT id FROM runs)")
+            execute("DELETE FROM losses WHERE id <= (SELECT max(id) FROM losses) - ?", (MAX_LOSSES,))
+        # As a script, because `execute` would stop after the first page.
+        self._connection.executescript("PRAGMA incremental_vacuum")
+
+    def _bytes(self) -> int:
+        """What is in use of the file."""
+        names = ("page_count", "freelist_count", "page_size")
+        pages, free, size = (self._connection.execute(f"PRAGMA {name}").fetchone()[0] for name in names)
+        return int((pages - free) * size)
+
+    def end_run(self) -> None:
+        """Its requests cannot become more: the writer stops in good order."""
+        self._connection.execute("UPDATE runs SET ended = 1 WHERE id = ?", (self._run,))
+
+    def close(self) -> None:
+        self._connection.close()
+
+
+class _UnusableError(Exception):
+    """A file that is not a trace of this version. The message says what it is instead."""
+
+
+class _Transaction:
+    """`BEGIN IMMEDIATE … COMMIT`; whatever fails, also the commit, is rolled back."""
+
+    def __init__(self, connection: sqlite3.Connection) -> None:
+        self._connection = connection
+
+    def __enter__(self) -> sqlite3.Connection:
+        self._connection.execute("BEGIN IMMEDIATE")
+        return self._connection
+
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        try:
+            if kind is None:
+                self._connection.execute("COMMIT")
+        finally:
+            if self._connection.in_transaction:
+                self._connection.execute("ROLLBACK")
+
+
+def connect(path: Path, **parameters: str) -> sqlite3.Connection:
+    """A connection without implicit transactions; `parameters` are those of SQLite's file URIs (mode, vfs, …)."""
+    query = "&".join(f"{key}={value}" for key, value in parameters.items())
+    uri = f"file:{quote(os.path.abspath(path))}?{query}"
+    return sqlite3.connect(uri, uri=True, isolation_level=None, timeout=BUSY_TIMEOUT_S)
+
+
+def _open_writable(path: Path, vfs: str | None) -> sqlite3.Connection:
+    connection = connect(path, mode="rwc", **({"vfs": vfs} if vfs else {}))
+    try:
+        if _is_empty(connection):
+            # Before anything else is written: it cannot be turned on later, and lets the file shrink.
+            connection.execute("PRAGMA auto_vacuum = INCREMENTAL")
+            with _Transaction(connection):
+                for statement in _SCHEMA:
+                    connection.execute(statement)
+        elif other := _otherness(connection):
+            raise _UnusableError(other)
+        connection.execute("PRAGMA foreign_keys = ON")
+        return connection
+    except sqlite3.DatabaseError as error:
+        connection.close()
+        if is_corruption(error):
+            raise _UnusableError(str(error)) from error
+        raise
+    except _UnusableError:
+        connection.close()
+        raise
+
+
+def _journal_mode(connection: sqlite3.Connection) -> str:
+    """Write-ahead log where the file system allows it (readers then never block the writer), else a rollback journal.
+
+    In both modes what was committed survives the death of every process, and a power cut may cost the latest rows.
+    """
+    try:
+        (mode,) = connection.execute("PRAGMA journal_mode = WAL").fetchone()
+    except sqlite3.OperationalError:
+        (mode,) = connection.execute("PRAGMA journal_mode = DELETE").fetchone()
+    connection.execute("PRAGMA synchronous = NORMAL")
+    connection.execute(f"PRAGMA journal_size_limit = {_WAL_BYTES}")
+    return str(mode)
+
+
+def open_readable(path: Path) -> sqlite3.Connection:
+    """A read-only connection to a trace. Raises `NotFoundError` where none is, `ConfigError` where it is not usable."""
+    if not path.exists():
+        raise NotFoundError(f"no trace database at {path}")
+    try:
+        try:
+            return _checked(path, mode="ro")
+        except sqlite3.OperationalError:
+            # In a folder that cannot be written to, WAL's helper files cannot be made; nor can anyone be writing.
+            if path.with_name(path.name + "-wal").exists() or os.access(path.parent, os.W_OK):
+                raise
+            return _checked(path, mode="ro", immutable="1")
+    except sqlite3.Error as error:
+        raise unreadable(path, error) from error
+
+
+def unreadable(path: Path, error: Exception) -> ConfigError:
+    """What a reader raises when SQLite fails."""
+    return ConfigError(f"{path} cannot be read as a trace database: {error}")
+
+
+def _checked(path: Path, **parameters: str) -> sqlite3.Connection:
+    connection = connect(path, **parameters)
+    try:
+        if _is_empty(connection):
+            raise NotFoundError(f"the trace database {path} is still empty")
+        if other := _otherness(connection):
+            raise ConfigError(f"{path} {other}: name a trace of this version, or delete the file")
+    except (sqlite3.Error, NotFoundError, ConfigError):
+        connection.close()
+        raise
+    return connection
+
+
+def _is_empty(connection: sqlite3.Connection) -> bool:
+    (count,) = connection.execute("SELECT count(*) FROM sqlite_master").fetchone()
+    return int(count) == 0
+
+
+def _otherness(connection: sqlite3.Connection) -> str | None:
+    """What the database is instead of a trace of this version; None for a good one."""
+    if connection.execute("PRAGMA application_id").fetchone() != (APPLICATION_ID,):
+        return "is a database, but no trace of omnizmq"
+    (version,) = connection.execute("PRAGMA user_version").fetchone()
+    if version != VERSION:
+        return f"is a trace of schema version {version}, and this omnizmq knows version {VERSION}"
+    return None
+
+
+def is_corruption(error: Exception) -> bool:
+    """Whether SQLite says that the file itself is damaged, or is none of its own."""
+    # Extended codes keep the primary one in their low byte.
+    code: int = getattr(error, "sqlite_errorcode", 0)
+    return code & 0xFF in (sqlite3.SQLITE_NOTADB, sqlite3.SQLITE_CORRUPT)
+
+
+def set_aside(path: Path, why: str) -> None:
+    """Rename the database so that a new one can take its place. One is kept; the one before it is replaced."""
+    aside = path.with_name(path.name + ".aside")
+    _logger.warning("%s %s; it is kept as %s, and a new trace begins", path, why, aside.name)
+    for suffix in ("-wal", "-shm", "-journal"):
+        aside.with_name(aside.name + suffix).unlink(missing_ok=True)
+    path.replace(aside)
+    for suffix in ("-wal", "-journal"):
+        companion = path.with_name(path.name + suffix)
+        if companion.exists():
+            companion.replace(aside.with_name(aside.name + suffix))
+    path.with_name(path.name + "-shm").unlink(missing_ok=True)

@@ -1,0 +1,141 @@
+"""The facts of one request, sorted out: plan, last attempt, stages with their steps, zero of time (T1, T2).
+
+What summary and verdict both need to know. Pure, and tolerant: any part of a request's facts, in any order, makes a
+timeline; what they do not tell is None or empty. A step is only ever what a fact says, never derived from another (S2).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+from omnizmq.protocol import Value
+from omnizmq.trace.facts import Fact
+
+STEPS = ("bound", "submitted", "registered", "input_ready", "running", "first_output", "output_ended", "finished")
+"""What one stage goes through in one attempt, in order."""
+
+ENDS = ("terminal", "refused")
+
+
+@dataclass(frozen=True, slots=True)
+class StageStory:
+    """One stage in one attempt. `at_ns`: step -> CLOCK_MONOTONIC time, for those of `STEPS` that happened."""
+
+    name: str
+    replica: str | None
+    engine_id: str | None
+    at_ns: Mapping[str, int]
+    report: Mapping[str, Value]  # the detail of `finished`
+
+    @property
+    def step(self) -> str | None:
+        """The furthest step that is known; None: it has not even been bound."""
+        return next((step for step in reversed(STEPS) if step in self.at_ns), None)
+
+    @property
+    def finished(self) -> bool:
+        return "finished" in self.at_ns
+
+    @property
+    def error_code(self) -> str | None:
+        return text(self.report, "error_code")
+
+    @property
+    def who(self) -> str:
+        """The replica, or where it is not known the stage."""
+        return self.replica or self.name
+
+
+class Timeline:
+    """`facts` in the order of their times; `attempt` is the last one; `planned` stages are in topological order."""
+
+    def __init__(self, facts: Sequence[Fact]) -> None:
+        self.facts = sorted(facts, key=lambda fact: fact.at_ns)
+        self.attempts = sorted({fact.attempt for fact in self.facts})
+        self.attempt = max((fact.attempt for fact in self.facts), default=0)
+        self.zero_ns = self._zero()
+        received = self.first("received")
+        self._plan = received.detail if received is not None else {}
+        self.planned = self._planned()
+        self.stages = self.stories(self.attempt)
+
+    def _zero(self) -> int:
+        """The client's `asked`; without one, or with one of a clock ahead of the router's, what came first."""
+        asked = self.first("asked")
+        others = [fact.at_ns for fact in self.facts if fact is not asked]
+        if asked is None:
+            return min(others, default=0)
+        return min([asked.at_ns, *others])
+
+    def _planned(self) -> tuple[str, ...]:
+        known = names(self._plan, "stages")
+        return known or tuple(dict.fromkeys(fact.stage for fact in self.facts if fact.stage and fact.event in STEPS))
+
+    @property
+    def pipeline(self) -> tuple[str, ...]:
+        """All stages, planned or not, as far as they are known."""
+        return tuple(dict.fromkeys((*names(self._plan, "all_stages"), *self.planned)))
+
+    def upstream(self, stage: str) -> tuple[str, ...]:
+        """The planned stages that feed this one. Where the facts name no edges, the stages are taken as a chain."""
+        edges = names(self._plan, "edges")
+        if edges:
+            pairs = (edge.partition(">") for edge in edges)
+            return tuple(source for source, _, target in pairs if target == stage)
+        chain = names(self._plan, "stages")
+        position = chain.index(stage) if stage in chain else 0
+        return chain[position - 1 : position] if position else ()
+
+    def first(self, *events: str) -> Fact | None:
+        """The earliest fact that is one of these events."""
+        return next((fact for fact in self.facts if fact.event in events), None)
+
+    def latest(self, event: str) -> Fact | None:
+        """The latest such fact of the last attempt."""
+        return next(reversed(list(self.of(self.attempt, event))), None)
+
+    def of_event(self, event: str) -> Iterator[Fact]:
+        return (fact for fact in self.facts if fact.event == event)
+
+    def of(self, attempt: int, *events: str) -> Iterator[Fact]:
+        return (fact for fact in self.facts if fact.attempt == attempt and fact.event in events)
+
+    def stories(self, attempt: int) -> dict[str, StageStory]:
+        """Every stage of the pipeline that is known, in one attempt."""
+        return {stage: self._story(attempt, stage) for stage in self.pipeline}
+
+    def _story(self, attempt: int, stage: str) -> StageStory:
+        facts = [fact for fact in self.of(attempt, *STEPS) if fact.stage == stage]
+        at_ns: dict[str, int] = {}
+        for fact in facts:
+            at_ns.setdefault(fact.event, fact.at_ns)
+        replicas = [text(fact.detail, "replica") for fact in facts if fact.event == "bound"]
+        replicas += [fact.owner for fact in facts if fact.owner.startswith(f"{stage}/")]
+        return StageStory(
+            name=stage,
+            replica=next(filter(None, replicas), None),
+            engine_id=next((fact.engine_id for fact in facts if fact.engine_id), None),
+            at_ns=at_ns,
+            report=next((fact.detail for fact in facts if fact.event == "finished"), {}),
+        )
+
+    def ms(self, at_ns: int | None) -> float | None:
+        """Milliseconds since time zero."""
+        return None if at_ns is None else round((at_ns - self.zero_ns) / 1e6, 3)
+
+
+def text(detail: Mapping[str, Value], key: str) -> str | None:
+    """A non-empty text of a fact's detail, else None."""
+    value = detail.get(key)
+    return value if isinstance(value, str) and value else None
+
+
+def number(detail: Mapping[str, Value], key: str) -> int | None:
+    value = detail.get(key)
+    return value if isinstance(value, int) and not isinstance(value, bool) else None
+
+
+def names(detail: Mapping[str, Value], key: str) -> tuple[str, ...]:
+    """The names in a comma-separated text of a fact's detail."""
+    return tuple(name.strip() for name in (text(detail, key) or "").split(",") if name.strip())

@@ -1,0 +1,1 @@
+"""Workers: one process a stage replica, with one engine."""

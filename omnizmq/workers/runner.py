@@ -1,0 +1,133 @@
+"""What the engine thread does: feed, step, report. It runs an engine without threads or sockets of its own.
+
+A request's input waits here until its engine can use it: a chunk is handed over only while the engine has nothing else
+to do for that request, and its credit is due then. So the credits of an edge bound what an engine holds (B1).
+"""
+
+from __future__ import annotations
+
+from collections import Counter, deque
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import assert_never
+
+from omnizmq.errors import OmnizmqError, StageError
+from omnizmq.workers.engine import Chunk, Engine, EngineRequest
+from omnizmq.workers.messages import (
+    AbortEngine,
+    AddToEngine,
+    EndEngineInput,
+    EngineAborted,
+    EngineCommand,
+    EngineEvent,
+    EngineFailed,
+    EngineMade,
+    EngineRan,
+    EngineTook,
+    FeedEngine,
+    HoldEngine,
+    RunEngine,
+)
+
+
+@dataclass
+class _Held:
+    """A request in the engine: what it has not been fed yet (`None`: the end of an edge)."""
+
+    runs: bool = False
+    ran: bool = False
+    inbox: deque[tuple[str, Chunk | None]] = field(default_factory=deque)
+
+
+class EngineRunner:
+    """Call `obey` for each command, then `round` until it returns None. `clock_ns` is CLOCK_MONOTONIC."""
+
+    def __init__(self, engine: Engine, clock_ns: Callable[[], int]) -> None:
+        self.state: tuple[str, int] = ("idle", clock_ns())
+        self._engine = engine
+        self._clock_ns = clock_ns
+        self._requests: dict[str, _Held] = {}
+
+    def obey(self, command: EngineCommand) -> list[EngineEvent]:
+        if isinstance(command, AddToEngine):
+            return self._add(command.request)
+        held = self._requests.get(command.engine_id)
+        if isinstance(command, AbortEngine):
+            self._requests.pop(command.engine_id, None)
+            return [EngineAborted(command.engine_id, self._engine.abort(command.engine_id))]
+        if held is None:
+            return []
+        match command:
+            case FeedEngine():
+                held.inbox.append((command.source, command.chunk))
+            case EndEngineInput():
+                held.inbox.append((command.source, None))
+            case RunEngine():
+                held.runs = True
+            case HoldEngine():
+                held.runs = False
+            case _:
+                assert_never(command)
+        return []
+
+    def round(self) -> list[EngineEvent] | None:
+        """Feed what the engine can use, then one step over all requests that have work. None: there was nothing."""
+        events: list[EngineEvent] = []
+        for engine_id in [engine_id for engine_id, held in self._requests.items() if held.runs]:
+            events += self._feed(engine_id)
+        ready = [id_ for id_, held in self._requests.items() if held.runs and self._engine.has_work(id_)]
+        if ready:
+            return events + self._step(ready)
+        return events or None
+
+    def _add(self, request: EngineRequest) -> list[EngineEvent]:
+        self._requests[request.request_id] = _Held()
+        try:
+            self._engine.add(request)
+        except Exception as error:  # noqa: BLE001 (F1: an engine's exception is one request's)
+            return [self._failed(request.request_id, error)]
+        return []
+
+    def _feed(self, engine_id: str) -> list[EngineEvent]:
+        held = self._requests[engine_id]
+        took: Counter[str] = Counter()
+        failed: list[EngineEvent] = []
+        try:
+            while held.inbox and not self._engine.has_work(engine_id):
+                source, chunk = held.inbox.popleft()
+                if chunk is None:
+                    self._engine.end_of_input(engine_id, source)
+                else:
+                    self._engine.feed(engine_id, source, chunk)
+                    took[source] += 1
+        except Exception as error:  # noqa: BLE001 (F1: an engine's exception is one request's)
+            failed = [self._failed(engine_id, error)]
+        return [EngineTook(engine_id, source, chunks) for source, chunks in took.items()] + failed
+
+    def _step(self, ready: list[str]) -> list[EngineEvent]:
+        start_ns = self._clock_ns()
+        events: list[EngineEvent] = []
+        for engine_id in ready:
+            held = self._requests[engine_id]
+            if not held.ran:
+                held.ran = True
+                events.append(EngineRan(engine_id, start_ns))
+        self.state = ("stepping", start_ns)
+        try:
+            outputs = self._engine.step(ready)
+        except Exception as error:  # noqa: BLE001 (F1: a step that raises fails the requests that were in it)
+            return events + [self._failed(engine_id, error) for engine_id in ready]
+        finally:
+            self.state = ("idle", self._clock_ns())
+        now_ns = self._clock_ns()
+        for output in outputs:
+            if output.finish_reason is not None or output.error is not None:
+                self._requests.pop(output.request_id, None)
+            events.append(EngineMade(output, now_ns))
+        return events
+
+    def _failed(self, engine_id: str, error: Exception) -> EngineFailed:
+        self._requests.pop(engine_id, None)
+        if isinstance(error, OmnizmqError):
+            return EngineFailed(engine_id, error)
+        return EngineFailed(engine_id, StageError(f"{type(error).__name__}: {error}"))

@@ -1,0 +1,105 @@
+"""The engine thread: loads the engine, then runs it. Everything it has to say goes through one callback.
+
+It sleeps on its queue while there is nothing to do, so nothing spins; a command or the engine's `wake` ends the sleep.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Callable
+from queue import Empty, SimpleQueue
+
+from omnizmq.workers.engine import Engine
+from omnizmq.workers.messages import EngineCommand, EngineEvent
+from omnizmq.workers.runner import EngineRunner
+
+log = logging.getLogger(__name__)
+
+
+class _Wake:
+    """Something may have changed: look."""
+
+
+class _Stop:
+    """Close the engine and end the thread."""
+
+
+class EngineThread:
+    """`loaded(None)` or `loaded(error)` is called once, `said` for every batch of events; both in this thread."""
+
+    def __init__(
+        self,
+        load: Callable[[Callable[[], None]], Engine],
+        *,
+        loaded: Callable[[Exception | None], None],
+        said: Callable[[list[EngineEvent]], None],
+    ) -> None:
+        self._load = load
+        self._loaded = loaded
+        self._said = said
+        self._queue: SimpleQueue[EngineCommand | _Wake | _Stop] = SimpleQueue()
+        self._woken = threading.Event()
+        self._runner: EngineRunner | None = None
+        self._started_ns = time.monotonic_ns()
+        self._thread = threading.Thread(target=self._main, name="engine", daemon=True)
+
+    @property
+    def state(self) -> tuple[str, int]:
+        """`loading`, `idle` or `stepping`, and since when (CLOCK_MONOTONIC ns). Read from any thread."""
+        return ("loading", self._started_ns) if self._runner is None else self._runner.state
+
+    def start(self) -> None:
+        self._thread.start()
+
+    def put(self, command: EngineCommand) -> None:
+        self._queue.put(command)
+
+    def wake(self) -> None:
+        if not self._woken.is_set():
+            self._woken.set()
+            self._queue.put(_Wake())
+
+    def stop(self, timeout_s: float) -> bool:
+        """Whether the engine was closed within that time."""
+        self._queue.put(_Stop())
+        self._thread.join(timeout_s)
+        return not self._thread.is_alive()
+
+    def _main(self) -> None:
+        try:
+            engine = self._load(self.wake)
+        except Exception as error:
+            log.exception("the engine did not load")
+            self._loaded(error)
+            return
+        self._runner = EngineRunner(engine, time.monotonic_ns)
+        self._loaded(None)
+        self._run(self._runner)
+        engine.close()
+
+    def _run(self, runner: EngineRunner) -> None:
+        idle = True
+        while True:
+            events: list[EngineEvent] = []
+            for command in self._commands(wait=idle):
+                if isinstance(command, _Stop):
+                    return
+                if not isinstance(command, _Wake):
+                    events += runner.obey(command)
+            made = runner.round()
+            idle = made is None
+            events += made or ()
+            if events:
+                self._said(events)
+
+    def _commands(self, *, wait: bool) -> list[EngineCommand | _Wake | _Stop]:
+        """All that is queued; at least one where `wait`."""
+        commands = [self._queue.get()] if wait else []
+        self._woken.clear()
+        try:
+            while True:
+                commands.append(self._queue.get_nowait())
+        except Empty:
+            return commands

@@ -1,0 +1,263 @@
+"""One worker process: its sockets on an asyncio loop, its engine in a thread, its gate between them.
+
+This shell translates and nothing more: frames to events for the gate, commands to frames and to the engine's queue.
+The loop never computes, so heartbeats, aborts and credits are answered whatever the engine does.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import signal
+import sys
+import time
+from collections.abc import Callable
+from importlib.metadata import entry_points
+from pathlib import Path
+
+from omnizmq import protocol as wire
+from omnizmq.errors import ConfigError, ProtocolError
+from omnizmq.transport import Dealer, PeerFullError, PeerGoneError, make_context
+from omnizmq.workers import lifeline
+from omnizmq.workers.core import Gate
+from omnizmq.workers.dataplane import DataPlane, Peer
+from omnizmq.workers.engine import Engine, EngineContext
+from omnizmq.workers.messages import (
+    DropPeer,
+    EngineEvent,
+    GateEvent,
+    PeerSent,
+    PeerUnreachable,
+    RouterSent,
+    ToConsumer,
+    ToProducer,
+    ToRouter,
+)
+from omnizmq.workers.spec import WorkerSpec, decode
+from omnizmq.workers.thread import EngineThread
+
+log = logging.getLogger(__name__)
+
+CLOSE_TIMEOUT_S = 2.0
+EXIT_FAILED_START = 3
+
+
+class Worker:
+    """`run` returns the exit status."""
+
+    def __init__(self, spec: WorkerSpec) -> None:
+        self._spec = spec
+        stage = spec.stage_config
+        self._targets = tuple(edge.target for edge in spec.config.edge if edge.source == spec.stage)
+        self._gate = Gate(spec.stage, spec.replica, spec.incarnation, stage.ready, self._targets)
+        self._loop = asyncio.get_running_loop()
+        self._context = make_context()
+        self._packer = wire.Packer()
+        self._unpacker = wire.Unpacker(wire.router_to_worker)
+        self._plane = DataPlane(
+            self._context,
+            spec.data_endpoint,
+            replica=spec.replica,
+            incarnation=spec.incarnation,
+            nonce=spec.nonce,
+            received=self._peer_sent,
+        )
+        identity = f"{spec.replica}#{spec.incarnation}".encode()
+        self._router = Dealer(self._context, spec.router_endpoint, self._router_sent, identity=identity)
+        self._thread = EngineThread(self._load, loaded=self._engine_loaded, said=self._engine_said)
+        self._progress = "loading"
+        self._failure: str | None = None
+        self._heard = time.monotonic()
+        self._ended: asyncio.Future[int] = self._loop.create_future()
+
+    async def run(self) -> int:
+        self._plane.start()
+        self._router.start()
+        hello = wire.Hello(
+            wire.VERSION,
+            self._spec.nonce,
+            "worker",
+            pid=os.getpid(),
+            replica=self._spec.replica,
+            incarnation=self._spec.incarnation,
+            endpoint=self._spec.data_endpoint,
+        )
+        self._router.send([wire.encode_hello(hello)])
+        self._loop.add_signal_handler(signal.SIGTERM, self._terminated)
+        self._loop.add_reader(sys.stdin.fileno(), self._stdin_ended)
+        self._beat()
+        self._thread.start()
+        status = await self._ended
+        lifeline.brace()
+        if not await asyncio.to_thread(self._thread.stop, CLOSE_TIMEOUT_S):
+            log.warning("the engine did not close within %s s", CLOSE_TIMEOUT_S)
+        self._router.close()
+        self._plane.close()
+        return status
+
+    def _end(self, status: int) -> None:
+        if not self._ended.done():
+            self._ended.set_result(status)
+
+    def _terminated(self) -> None:
+        if os.getppid() == self._spec.parent_pid:
+            self._end(0)
+        else:
+            self._orphaned()
+
+    def _stdin_ended(self) -> None:
+        if not os.read(sys.stdin.fileno(), 1024):
+            self._orphaned()
+
+    def _orphaned(self) -> None:
+        log.warning("the router is gone: ending")
+        lifeline.brace()
+        lifeline.end_with_group(self._spec.runtime_dir, self._spec.nonce)
+
+    # --- The engine ------------------------------------------------------------------------------------------------
+
+    def _load(self, wake: Callable[[], None]) -> Engine:
+        spec, stage = self._spec, self._spec.stage_config
+        private_dir = Path(spec.private_dir)
+        private_dir.mkdir(mode=0o700, exist_ok=True)
+        context = EngineContext(
+            stage=spec.stage,
+            model=spec.config.model,
+            device=tuple(spec.devices),
+            options=stage.options,
+            sources=tuple(edge.source for edge in spec.config.edge if edge.target == spec.stage),
+            targets=self._targets,
+            final_output=stage.final_output,
+            max_inflight=stage.max_inflight,
+            private_dir=private_dir,
+            wake=wake,
+            progress=lambda text: self._post(lambda: self._progressed(text)),
+        )
+        found = entry_points(group="omnizmq.engines", name=stage.engine)
+        if not found:
+            known = ", ".join(sorted(entry.name for entry in entry_points(group="omnizmq.engines")))
+            raise ConfigError(f"stage {spec.stage} names an unknown engine {stage.engine!r}; there are: {known}")
+        engine: Engine = next(iter(found)).load()(context)
+        return engine
+
+    def _post(self, call: Callable[[], None]) -> None:
+        """From the engine's threads to the loop; the loop may have ended."""
+        if not self._loop.is_closed():
+            self._loop.call_soon_threadsafe(call)
+
+    def _progressed(self, text: str) -> None:
+        self._progress = text
+        self._send_heartbeat()
+
+    def _engine_loaded(self, error: Exception | None) -> None:
+        self._post(lambda: self._loaded(error))
+
+    def _loaded(self, error: Exception | None) -> None:
+        if error is None:
+            self._progress = ""
+        else:
+            self._failure = str(error) if isinstance(error, ConfigError) else f"{type(error).__name__}: {error}"
+        self._send_heartbeat()
+        if error is not None:
+            self._end(EXIT_FAILED_START)
+
+    def _engine_said(self, events: list[EngineEvent]) -> None:
+        self._post(lambda: self._handle_all(events))
+
+    def _handle_all(self, events: list[EngineEvent]) -> None:
+        for event in events:
+            self._handle(event)
+
+    # --- Frames in -------------------------------------------------------------------------------------------------
+
+    def _router_sent(self, data: bytes) -> None:
+        self._heard = time.monotonic()
+        try:
+            frame = self._unpacker.unpack(data)
+        except ProtocolError as error:
+            log.warning("dropped a frame from the router: %s", error)
+            return
+        match frame:
+            case None | wire.Welcome() | wire.Heartbeat():
+                return
+            case wire.Refused():
+                log.error("the router refused this worker: %s", frame.error.message)
+                self._end(EXIT_FAILED_START)
+            case wire.Stop():
+                self._end(0)
+            case _:
+                self._handle(RouterSent(frame))
+
+    def _peer_sent(self, peer: Peer, frame: wire.ProducerToConsumer | wire.ConsumerToProducer) -> None:
+        self._handle(PeerSent(*peer, frame))
+
+    # --- The gate --------------------------------------------------------------------------------------------------
+
+    def _handle(self, event: GateEvent) -> None:
+        for command in self._gate.handle(event, time.monotonic_ns()):
+            match command:
+                case ToRouter():
+                    self._to_router(command.frame)
+                case ToConsumer():
+                    target = command.target
+                    self._to_peer((target.replica, target.incarnation), self._plane.to_consumer, target, command.frame)
+                case ToProducer():
+                    source = command.source
+                    self._to_peer((source.replica, source.incarnation), self._plane.to_producer, source, command.frame)
+                case DropPeer():
+                    self._plane.drop((command.replica, command.incarnation))
+                case _:
+                    self._thread.put(command)
+
+    def _to_peer(self, peer: Peer, send: Callable[..., None], *args: object) -> None:
+        try:
+            send(*args)
+        except PeerGoneError as error:
+            why = str(error)
+            self._loop.call_soon(lambda: self._handle(PeerUnreachable(*peer, why)))
+
+    def _to_router(self, frame: wire.WorkerToRouter) -> None:
+        try:
+            self._router.send(self._packer.pack(frame))
+        except PeerFullError:
+            log.error("the router does not read: ending")
+            self._end(1)
+
+    # --- Heartbeats ------------------------------------------------------------------------------------------------
+
+    def _beat(self) -> None:
+        limits = self._spec.config.router
+        self._send_heartbeat()
+        if time.monotonic() - self._heard > max(limits.heartbeat_timeout_s, 3 * limits.heartbeat_interval_s):
+            self._orphaned()
+        self._loop.call_later(limits.heartbeat_interval_s, self._beat)
+
+    def _send_heartbeat(self) -> None:
+        state, since_ns = self._thread.state
+        if self._failure is not None:
+            state = "failed"
+        text = self._failure or self._progress
+        self._to_router(wire.Heartbeat(self._spec.incarnation, state, since_ns, text, self._gate.live))
+
+
+async def _run(spec: WorkerSpec) -> int:
+    return await Worker(spec).run()
+
+
+def main() -> None:
+    """The process: `python -m omnizmq.workers`, a `WorkerSpec` on standard input."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    spec = decode(sys.stdin.buffer.raw.readline())  # type: ignore[union-attr]
+    logging.basicConfig(
+        level=logging.INFO, stream=sys.stderr, format=f"%(asctime)s {spec.replica} %(levelname)s %(message)s"
+    )
+    if not lifeline.hold(spec.parent_pid):
+        lifeline.end_with_group(spec.runtime_dir, spec.nonce)
+    try:
+        status = asyncio.run(_run(spec))
+    except Exception:
+        log.exception("the worker failed")
+        status = 1
+    sys.stderr.flush()
+    os._exit(status)

@@ -1,0 +1,358 @@
+"""One sentence about where a request stands (T2): a table of stories, and what must be said of each."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import pytest
+import trace_stories as stories
+from trace_stories import bound, fact, finished, registered, spoken, started, terminal
+
+from omnizmq.protocol import Value
+from omnizmq.trace.facts import Fact
+from omnizmq.trace.timeline import Timeline
+from omnizmq.trace.verdict import Verdict, judge
+
+
+def until(at_ms: float) -> list[Fact]:
+    """The good story, up to and with this moment."""
+    return [one for one in spoken() if one.at_ns <= stories.ns(at_ms)]
+
+
+def without(facts: list[Fact], event: str, stage: str) -> list[Fact]:
+    return [one for one in facts if (one.event, one.stage) != (event, stage)]
+
+
+FAILED: dict[str, Value] = {"outputs": 0, "error_code": "stage_error", "error_message": "boom"}
+DIAMOND: dict[str, Value] = {
+    "stages": "source,left,right,sink",
+    "all_stages": "source,left,right,sink",
+    "edges": "source>left,source>right,left>sink,right>sink",
+}
+
+
+def diamond() -> list[Fact]:
+    """`right` is the one that has not finished; `sink` has no input yet."""
+    stages = ("source", "left", "right", "sink")
+    steps = [fact(10, step, stage) for step in ("input_ready", "running", "first_output") for stage in stages[:3]]
+    ends = [finished(20, "source"), finished(30, "left")]
+    return [*stories.asked(DIAMOND), *bound(2, *stages), *registered(3, *stages), *steps, *ends]
+
+
+class Case(NamedTuple):
+    name: str
+    facts: list[Fact]
+    boundary: str | None
+    waiting_for: str
+    owner: str
+    since_ms: float
+    text: str
+
+
+LIVE = [
+    Case(
+        "nothing",
+        [],
+        None,
+        "the first fact",
+        "client",
+        0,
+        "nothing is known of this request yet",
+    ),
+    Case(
+        "asked",
+        until(0),
+        "asked",
+        "the router to receive it",
+        "router",
+        0,
+        "asked, and not yet received by the router",
+    ),
+    Case(
+        "received",
+        until(1),
+        "received",
+        "the router to choose its replicas",
+        "router",
+        1,
+        "received, and not yet given to any replica",
+    ),
+    Case(
+        "queued",
+        [*until(1), fact(1, "queued")],
+        "queued",
+        "a replica with room",
+        "router",
+        1,
+        "queued: no replica has room, since 1.0 ms",
+    ),
+    Case(
+        "queued for one stage",
+        [*until(1), fact(1.5, "queued", "talker")],
+        "talker queued",
+        "a replica of talker with room",
+        "router",
+        1.5,
+        "queued: no replica of talker has room, since 1.5 ms",
+    ),
+    Case(
+        "no longer queued",
+        [*until(1), fact(1, "queued"), *bound(20)],
+        "thinker bound",
+        "the router to submit thinker",
+        "router",
+        20,
+        "thinker is not submitted, since 20 ms",
+    ),
+    Case(
+        "a consumer has not registered, so its producer is not submitted",
+        [
+            *until(2),
+            fact(3, "submitted", "code2wav"),
+            fact(4, "registered", "code2wav"),
+            fact(3, "submitted", "talker"),
+        ],
+        "code2wav registered",
+        "talker's registration",
+        "talker/0",
+        3,
+        "talker/0 was given the request at 3.0 ms and has not registered it",
+    ),
+    Case(
+        "registered without input",
+        [*until(2), *registered(3, "code2wav", "talker", "thinker")],
+        "code2wav registered",
+        "thinker's input",
+        "thinker/0",
+        4,
+        "thinker/0 holds the request without input since 4.0 ms",
+    ),
+    Case(
+        "input ready, engine idle",
+        until(7),
+        "thinker input_ready",
+        "thinker/0's engine",
+        "thinker/0",
+        7,
+        "thinker/0 has input since 7.0 ms and its engine has not begun",
+    ),
+    Case(
+        "the first stage computes",
+        started(),
+        "thinker running",
+        "thinker's first output",
+        "thinker/0",
+        8,
+        "thinker/0 has computed since 8.0 ms without a first output",
+    ),
+    Case(
+        "the talker has no chunk yet",
+        until(40),
+        "thinker first_output",
+        "the first chunk from thinker",
+        "thinker/0",
+        40,
+        "waiting for the first chunk from thinker: thinker/0 gives output since 40 ms and has not finished",
+    ),
+    Case(
+        "a later stage hangs while the earlier one still gives output",
+        until(42),
+        "talker running",
+        "talker's first output",
+        "talker/0",
+        42,
+        "talker/0 has computed since 42 ms without a first output",
+    ),
+    Case(
+        "all give output, the first has not finished",
+        until(80),
+        "code2wav first_output",
+        "thinker to finish",
+        "thinker/0",
+        40,
+        "thinker/0 gives output since 40 ms and has not finished",
+    ),
+    Case(
+        "an output has ended, its report has not come",
+        until(90),
+        "thinker output_ended",
+        "thinker's report",
+        "thinker/0",
+        90,
+        "the output of thinker/0 ended at 90 ms, and its report is awaited",
+    ),
+    Case(
+        "the thinker finished and never sent a chunk",
+        [*until(40), finished(50, "thinker")],
+        "thinker finished",
+        "talker's input",
+        "talker/0",
+        4,
+        "talker/0 holds the request without input since 4.0 ms, although thinker finished",
+    ),
+    Case(
+        "withheld",
+        [*without(until(199), "finished", "thinker"), fact(199, "withheld", detail={"stages": "thinker"})],
+        "withheld",
+        "thinker's report",
+        "thinker/0",
+        199,
+        "withheld: outputs complete, waiting for thinker's report since 199 ms",
+    ),
+    Case(
+        "withheld, and the report has come",
+        [*until(199), fact(198, "withheld", detail={"stages": "code2wav"})],
+        "code2wav finished",
+        "the router's terminal",
+        "router",
+        199,
+        "every stage has reported; waiting for the router's terminal",
+    ),
+    Case(
+        "a stage failed",
+        [*started(), fact(50, "finished", "talker", FAILED)],
+        "talker finished",
+        "the router's terminal",
+        "router",
+        50,
+        "talker/0 failed with stage_error at 50 ms; waiting for the router's terminal",
+    ),
+    Case(
+        "abort asked",
+        [*started(), fact(50, "abort_asked", detail={"why": "caller"}), finished(51, "thinker")],
+        "thinker finished",
+        "talker/0, code2wav/0 to confirm the abort",
+        "talker/0",
+        50,
+        "abort asked at 50 ms; waiting for talker/0, code2wav/0 to confirm",
+    ),
+    Case(
+        "abort asked, the rest left behind",
+        [
+            *started(),
+            fact(50, "abort_asked", detail={"why": "caller"}),
+            *(fact(60, "left_behind", stage, {"replica": f"{stage}/0"}) for stage in stories.CHAIN.split(",")),
+        ],
+        "abort_asked",
+        "the router's terminal",
+        "router",
+        50,
+        "abort asked at 50 ms; waiting for the router's terminal",
+    ),
+    Case(
+        "a graph that is no chain",
+        diamond(),
+        "left finished",
+        "the first chunk from right",
+        "right/0",
+        10,
+        "waiting for the first chunk from right: right/0 gives output since 10 ms and has not finished",
+    ),
+]
+
+
+def verdict(facts: list[Fact], *, live: bool) -> Verdict:
+    return judge(Timeline(facts), live=live)
+
+
+@pytest.mark.parametrize("case", LIVE, ids=lambda case: case.name)
+def test_t2_a_live_request(case: Case) -> None:
+    found = verdict(case.facts, live=True)
+    assert found.text == case.text
+    assert not found.complete
+    assert (found.last_boundary, found.waiting_for, found.owner) == (case.boundary, case.waiting_for, case.owner)
+    assert found.since_ns == (stories.ns(case.since_ms) if case.facts else 0)
+
+
+@pytest.mark.parametrize("case", LIVE, ids=lambda case: case.name)
+def test_t2_a_request_whose_deployment_ended_first(case: Case) -> None:
+    found = verdict(case.facts, live=False)
+    assert found.text == (
+        f"not complete: the deployment ended while waiting for {case.waiting_for}; last known: {case.text}"
+    )
+    assert (found.last_boundary, found.waiting_for, found.owner) == (case.boundary, case.waiting_for, case.owner)
+
+
+ERROR: dict[str, Any] = {
+    "error_code": "stage_error",
+    "error_stage": "talker",
+    "error_replica": "talker/0",
+    "error_message": "boom",
+}
+ABORTED = [*started(), fact(50, "abort_asked", detail={"why": "caller"})]
+ENDED: list[tuple[str, list[Fact], bool, str]] = [
+    ("complete", spoken(), True, "complete after 200 ms, finish reason stop"),
+    ("length", [*started(), terminal(200, "length")], True, "complete after 200 ms, finish reason length"),
+    (
+        "c5_incomplete_usage",
+        [*started(), terminal(200, usage_incomplete="thinker,talker")],
+        True,
+        "complete after 200 ms, finish reason stop; the usage of thinker, talker is missing",
+    ),
+    (
+        "failed",
+        [*started(), terminal(99, "error", **ERROR)],
+        False,
+        "failed after 99 ms: stage_error in talker/0: boom",
+    ),
+    (
+        "failed_nowhere",
+        [*started(), terminal(99, "error", error_code="deadline_exceeded", error_stage=None, error_message="too late")],
+        False,
+        "failed after 99 ms: deadline_exceeded: too late",
+    ),
+    ("a2_aborted", [*ABORTED, terminal(51, "abort")], False, "aborted after 51 ms by its caller"),
+    ("aborted_unasked", [*started(), terminal(51, "abort")], False, "aborted after 51 ms"),
+    (
+        "a7_disconnect",
+        [*started(), fact(50, "abort_asked", detail={"why": "disconnect: pid 7 is gone"}), terminal(51, "abort")],
+        False,
+        "aborted after 51 ms (disconnect: pid 7 is gone)",
+    ),
+    (
+        "a6_left_behind",
+        [*ABORTED, fact(60, "left_behind", "talker", {"replica": "talker/0"}), terminal(60, "abort")],
+        False,
+        "aborted after 60 ms by its caller; talker/0 did not confirm the abort and was left behind",
+    ),
+    (
+        "refused",
+        [fact(0, "asked"), fact(1, "refused", detail={"code": "overloaded", "message": "3 wait already"})],
+        False,
+        "refused: overloaded: 3 wait already",
+    ),
+]
+
+
+@pytest.mark.parametrize("live", [True, False])
+@pytest.mark.parametrize(("name", "facts", "complete", "text"), ENDED, ids=[row[0] for row in ENDED])
+def test_t2_a_request_that_ended(name: str, facts: list[Fact], complete: bool, text: str, live: bool) -> None:
+    found = verdict(facts, live=live)
+    assert found.text == text
+    assert found.complete is complete
+    assert found.last_boundary == ("refused" if name == "refused" else "terminal")
+    assert (found.waiting_for, found.since_ns, found.owner) == (None, None, None)
+
+
+def lost(at_ms: float, rows: int) -> Fact:
+    detail: dict[str, Value] = {"rows": rows, "why": "the disk did not keep up"}
+    return Fact(stories.REQUEST, "demo", 1, stories.ns(at_ms), "trace", "dropped", detail=detail)
+
+
+def test_t2_a_trace_with_lost_rows_claims_nothing_that_they_could_refute() -> None:
+    gap = [*started(), lost(500, 3)]
+    assert verdict(gap, live=False).text == (
+        "unknown: the trace lost 3 rows meanwhile, perhaps its end; "
+        "last known: thinker/0 has computed since 8.0 ms without a first output"
+    )
+    assert verdict(gap, live=True).text.endswith("without a first output (the trace lost 3 rows meanwhile)")
+    complete = verdict([*spoken(), lost(100, 1)], live=True)
+    assert complete.complete
+    assert complete.text == "complete after 200 ms, finish reason stop (the trace lost 1 row meanwhile)"
+
+
+def test_f2_a_new_attempt_is_judged_by_its_own_facts() -> None:
+    second = [one for one in stories.redriven() if one.at_ns <= stories.ns(70) and one.event != "finished"]
+    found = verdict(second, live=True)
+    assert found.owner == "thinker/0"
+    assert found.last_boundary == "thinker first_output"
