@@ -83,7 +83,7 @@ def _warm(server: ChatServer, slots: int, progress: Callable[[str], None]) -> No
     body = {"messages": smollm_prompt.chat(Prompt("Hello.", None, None)), **smollm_prompt.sampling({"max_tokens": 1})}
     for slot in range(slots):
         progress(f"warming slot {slot + 1} of {slots}")
-        generation = Generation("", body, wake=lambda: None)
+        generation = Generation(body, wake=lambda: None, prefilled=lambda _: None)
         generation.run(server, slot)
         if (error := generation.take().error) is not None:
             raise LaunchError(f"warming slot {slot + 1} of {slots} failed: {error.message}") from error
@@ -99,6 +99,7 @@ class SmolLM:
         self._lock = threading.Lock()  # guards what follows: threads that end start those that wait
         self._waiting: deque[Generation] = deque()
         self._free = list(range(slots))
+        self._prefilling: Generation | None = None
         self._threads: set[threading.Thread] = set()
 
     # --- Engine ----------------------------------------------------------------------------------------------------
@@ -106,7 +107,7 @@ class SmolLM:
     def add(self, request: EngineRequest) -> None:
         """Raises `InvalidRequestError`. A prompt longer than a slot is only known later: `StageOutput.error`."""
         body = {"messages": smollm_prompt.chat(request.prompt), **smollm_prompt.sampling(request.params)}
-        generation = Generation(request.request_id, body, self._context.wake)
+        generation = Generation(body, self._context.wake, self._prefilled)
         self._live[request.request_id] = generation
         with self._lock:
             self._waiting.append(generation)
@@ -173,20 +174,32 @@ class SmolLM:
         )
 
     def _start_waiting(self) -> None:
-        """Called with the lock. The slot that was left last is taken first: it may hold this conversation's start."""
-        while self._waiting and self._free:
-            thread = threading.Thread(
-                target=self._run, args=(self._waiting.popleft(), self._free.pop()), name="smollm", daemon=True
-            )
+        """Called with the lock. The slot that was left last is taken first: it may hold this conversation's start.
+
+        One prompt is computed at a time. The server gives each batch to the first slot that has prompt left, so a
+        second one would not be faster, and could not be stopped: it would see no callback until its turn came.
+        """
+        if self._waiting and self._free and self._prefilling is None:
+            generation = self._prefilling = self._waiting.popleft()
+            thread = threading.Thread(target=self._run, args=(generation, self._free.pop()), name="smollm", daemon=True)
             self._threads.add(thread)
             thread.start()
 
+    def _prefilled(self, generation: Generation) -> None:
+        """In the thread of `generation`."""
+        with self._lock:
+            if self._prefilling is generation:
+                self._prefilling = None
+                self._start_waiting()
+
     def _run(self, generation: Generation, slot: int) -> None:
-        """A thread of one answer."""
+        """The thread of `generation`."""
         server = self._server
         if server is not None:
             generation.run(server, slot)
         with self._lock:
             self._threads.discard(threading.current_thread())
             self._free.append(slot)
+            if self._prefilling is generation:
+                self._prefilling = None
             self._start_waiting()

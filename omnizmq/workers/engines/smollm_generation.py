@@ -50,12 +50,18 @@ class _Made:
 
 
 class Generation:
-    """`run` belongs to the answer's own thread, everything else to the engine thread."""
+    """`run` belongs to the answer's own thread, everything else to the engine thread.
 
-    def __init__(self, request_id: str, body: Mapping[str, Any], wake: Callable[[], None]) -> None:
-        self.request_id = request_id
+    In the answer's thread, `wake` is called whenever there is news, and `prefilled` at every callback that comes once
+    the prompt has been computed.
+    """
+
+    def __init__(
+        self, body: Mapping[str, Any], wake: Callable[[], None], prefilled: Callable[[Generation], None]
+    ) -> None:
         self._body = body
         self._wake = wake
+        self._prefilled = prefilled
         self._changed = threading.Condition()
         self._cancelled = False
         self._made = _Made()
@@ -121,6 +127,9 @@ class Generation:
                 self._made.error = self._made.error or _refusal(item["error"])
                 return True
             self._count(item)
+            progress = item.get("prompt_progress")
+            if progress is None or progress["processed"] == progress["total"]:
+                self._prefilled(self)
             for choice in item["choices"]:
                 if choice["finish_reason"] is not None:
                     self._made.finish_reason = _FINISH_REASONS[choice["finish_reason"]]

@@ -21,7 +21,7 @@ import threading
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Annotated, Literal, NoReturn
+from typing import Annotated, Any, Literal, NoReturn
 
 from msgspec import Meta
 
@@ -104,7 +104,7 @@ class Options(Section, frozen=True):
 
 def create(context: EngineContext) -> SyntheticEngine:
     """The entry point. `ConfigError` for a bad option; `LaunchError` when `fail_start` is set."""
-    options = read(Options, dict(context.options), f"stage.{context.stage}.options")
+    options = check_options(context.stage, context.options)
     started = time.monotonic()
     while (left := started + options.start_delay_ms / 1000 - time.monotonic()) > 0:
         context.progress(f"start_delay_ms: {left:.1f} s left")
@@ -112,6 +112,11 @@ def create(context: EngineContext) -> SyntheticEngine:
     if options.fail_start:
         raise LaunchError("the synthetic engine was told not to start: fail_start = true", stage=context.stage)
     return SyntheticEngine(context, options)
+
+
+def check_options(stage: str, options: Mapping[str, Any]) -> Options:
+    """The options of this stage, or `ConfigError`."""
+    return read(Options, dict(options), f"stage.{stage}.options")
 
 
 # --- The engine ------------------------------------------------------------------------------------------------------

@@ -1,0 +1,45 @@
+# `make demo` speaks, `make test` checks. Both make their own environment in .venv and need Python 3.11 or newer.
+
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+PROMPT ?= What is the capital of France?
+
+.PHONY: demo test lint format bench clean
+
+demo: $(VENV)/.embedded
+	$(BIN)/omnizmq chat "$(PROMPT)" --modalities text,audio --config embedded --output reply.wav
+
+test: lint
+	$(BIN)/python -m pytest
+
+lint: $(VENV)/.dev
+	$(BIN)/ruff format --check .
+	$(BIN)/ruff check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+
+format: $(VENV)/.dev
+	$(BIN)/ruff format .
+	$(BIN)/ruff check --fix .
+
+bench: $(VENV)/.embedded
+	$(BIN)/python tools/measure_embedded.py
+
+clean:
+	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .hypothesis reply.wav
+
+$(VENV)/.made:
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "omnizmq needs Python 3.11 or newer, this is " + sys.version.split()[0])'
+	$(PYTHON) -m venv $(VENV)
+	@touch $@
+
+$(VENV)/.embedded: $(VENV)/.made pyproject.toml
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -e .
+	$(BIN)/omnizmq install embedded
+	@touch $@
+
+$(VENV)/.dev: $(VENV)/.embedded
+	$(BIN)/omnizmq install dev
+	$(BIN)/omnizmq install hear
+	@touch $@

@@ -1,0 +1,212 @@
+"""`omnizmq check`: what it shows of a configuration, and how it refuses one."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from omnizmq import cli
+from omnizmq.config import load, shipped
+
+Run = Callable[..., tuple[int, str, str]]
+
+
+@pytest.fixture
+def run(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Run:
+    """The whole command line in this process: exit code, stdout, stderr."""
+
+    def call(*arguments: str) -> tuple[int, str, str]:
+        monkeypatch.setattr(sys, "argv", ["omnizmq", "check", *arguments])
+        with pytest.raises(SystemExit) as done:
+            cli.main()
+        out, err = capsys.readouterr()
+        assert isinstance(done.value.code, int)
+        return done.value.code, out, err
+
+    return call
+
+
+@pytest.fixture
+def branched(tmp_path: Path) -> Path:
+    path = tmp_path / "branched.toml"
+    path.write_text(
+        """
+name = "branched"
+[[stage]]
+name = "code2wav"
+engine = "synthetic"
+final_output = "audio"
+[[stage]]
+name = "thinker"
+engine = "synthetic"
+final_output = "text"
+devices = ["cuda:0", ["cuda:1", "cuda:2"]]
+[[stage]]
+name = "idle"
+engine = "synthetic"
+[[edge]]
+from = "thinker"
+to = "code2wav"
+mode = "relay"
+[[edge]]
+from = "thinker"
+to = "idle"
+"""
+    )
+    return path
+
+
+def section(out: str, title: str) -> list[str]:
+    lines = out.splitlines()
+    start = lines.index(title) + 1
+    end = lines.index("", start) if "" in lines[start:] else len(lines)
+    return lines[start:end]
+
+
+def test_it_shows_graph_placement_and_engines(run: Run, branched: Path) -> None:
+    code, out, err = run(str(branched))
+    assert (code, err) == (0, "")
+    assert out.splitlines()[0] == f"branched: valid, text and audio ({branched})"
+    assert section(out, "graph") == [
+        "  thinker => text",
+        "    -> code2wav (relay)",
+        "    -> idle (chunk)",
+        "  code2wav => audio",
+        "  idle",
+    ]
+    assert section(out, "placement") == [
+        "  thinker/0   cuda:0  synthetic",
+        "  thinker/1   cuda:1, cuda:2  synthetic",
+        "  code2wav/0  cpu  synthetic",
+        "  idle/0      cpu  synthetic",
+    ]
+    assert section(out, "engines") == [f"  synthetic  omnizmq.workers.engines.synthetic:create in {sys.executable}"]
+    assert out.splitlines()[-1] == "note: stage idle never runs: no final stage depends on it"
+
+
+def test_it_shows_every_effective_value_under_the_key_that_set_takes(run: Run) -> None:
+    _, out, _ = run("synthetic", "--set", "stage.talker.params.seed=3", "--set", "router.max_queued=7")
+    values = [line.strip() for line in section(out, "values")]
+    assert "router.max_queued = 7" in values
+    assert "stage.talker.params.seed = 3" in values
+    assert "stage.talker.max_inflight = 64" in values
+    assert "stage.talker.python is not set" in values
+    assert 'edge.thinker->talker.mode = "chunk"' in values
+    sets = [line.replace(" = ", "=", 1) for line in values if " = " in line]
+    assert load("synthetic", sets) == load("synthetic", ["stage.talker.params.seed=3", "router.max_queued=7"])
+
+
+def test_json_is_one_document(run: Run, branched: Path) -> None:
+    code, out, err = run(str(branched), "--json")
+    assert (code, err) == (0, "")
+    document: dict[str, Any] = json.loads(out)
+    assert document["valid"] is True
+    assert document["file"] == str(branched)
+    assert document["modalities"] == ["text", "audio"]
+    assert document["stages"][0] == {
+        "name": "thinker",
+        "engine": "synthetic",
+        "final_output": "text",
+        "replicas": [{"id": "thinker/0", "devices": ["cuda:0"]}, {"id": "thinker/1", "devices": ["cuda:1", "cuda:2"]}],
+    }
+    assert document["edges"][0] == {"from": "thinker", "to": "code2wav", "mode": "relay"}
+    assert document["engines"] == [
+        {
+            "engine": "synthetic",
+            "python": None,
+            "entry_point": "omnizmq.workers.engines.synthetic:create",
+            "missing": [],
+        }
+    ]
+    assert document["values"]["router"]["abort_timeout_s"] == 5.0
+    assert document["notes"] == ["stage idle never runs: no final stage depends on it"]
+
+
+@pytest.mark.parametrize("name", sorted(shipped()))
+def test_every_shipped_configuration_passes(run: Run, name: str) -> None:
+    code, out, err = run(name)
+    assert (code, err) == (0, "")
+    assert out
+
+
+@pytest.mark.parametrize(
+    ("sets", "expected"),
+    [
+        (["router.max_queue=1"], "--set router.max_queue=1: router.max_queue: unknown key: did you mean 'max_queued'?"),
+        (
+            ["stage.talker.engine=synthtic"],
+            'stage.talker.engine: "synthtic": not an installed engine: did you mean',
+        ),
+        (["stage.talker.options.crash=1"], "stage.talker.options.crash: unknown key: did you mean 'crash_at'?"),
+        (["stage.talker.python=/none"], 'stage.talker.python: "/none": it cannot be run: No such file or directory'),
+        (["stage.talker.python=/bin/false"], 'stage.talker.python: "/bin/false": omnizmq does not run there: exit sta'),
+    ],
+)
+def test_a_refusal_is_one_line_and_exit_code_2(run: Run, sets: list[str], expected: str) -> None:
+    arguments = [part for text in sets for part in ("--set", text)]
+    code, out, err = run("synthetic", *arguments)
+    assert (code, out) == (2, "")
+    assert err.startswith("omnizmq check: ")
+    assert err.count("\n") == 1
+    assert expected in err
+
+    code, out, err_with_json = run("synthetic", "--json", *arguments)
+    assert (code, err_with_json) == (2, err)
+    error = {"code": "invalid_config", "message": err.removeprefix("omnizmq check: ").rstrip("\n")}
+    assert json.loads(out) == {"valid": False, "error": error}
+
+
+def test_a_missing_file_is_one_line(run: Run) -> None:
+    code, out, err = run("nowhere.toml")
+    assert (code, out) == (2, "")
+    assert err.startswith("omnizmq check: 'nowhere.toml': no such file, nor a shipped name: those are ")
+
+
+def test_a_stages_own_interpreter_is_asked(run: Run) -> None:
+    python = f"stage.talker.python={sys.executable}"
+    code, out, _ = run("synthetic", "--json", "--set", python)
+    assert code == 0
+    engines = json.loads(out)["engines"]
+    assert [(engine["engine"], engine["python"]) for engine in engines] == [
+        ("synthetic", None),
+        ("synthetic", sys.executable),
+    ]
+    code, _, err = run("synthetic", "--set", python, "--set", "stage.talker.options.chunks=x")
+    assert code == 2
+    assert 'stage.talker.options.chunks: "x": a whole number from 0 to 1000000 was expected' in err
+
+
+def test_missing_packages_are_told_without_importing_the_engine(
+    run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An engine of someone else's, installed by its metadata alone; importing it would fail."""
+    (tmp_path / "someones_engine.py").write_text(
+        "import json\nPACKAGES = ('no_such_package_b', 'click')\n"
+        "def create(context):\n    from no_such_package_a.part import thing\n"
+        "raise SystemExit('imported')\n"
+    )
+    metadata = tmp_path / "someones-1.0.dist-info"
+    metadata.mkdir()
+    (metadata / "METADATA").write_text("Metadata-Version: 2.1\nName: someones\nVersion: 1.0\n")
+    (metadata / "entry_points.txt").write_text(
+        "[omnizmq.engines]\nsomeones = someones_engine:create\nlost = not_there.engine:create\n"
+    )
+    monkeypatch.syspath_prepend(str(tmp_path))
+    code, out, _ = run("synthetic", "--set", "stage.talker.engine=someones", "--set", "stage.thinker.engine=lost")
+    assert code == 0
+    assert section(out, "engines")[:2] == [
+        f"  lost  not_there.engine:create in {sys.executable}, missing packages: not_there",
+        f"  someones  someones_engine:create in {sys.executable}, "
+        "missing packages: no_such_package_a, no_such_package_b",
+    ]
+
+
+def test_importing_the_command_loads_nothing_heavy() -> None:
+    code = "import sys, omnizmq.commands.check; print([m for m in ('msgspec', 'numpy', 'zmq') if m in sys.modules])"
+    assert subprocess.check_output([sys.executable, "-c", code], text=True) == "[]\n"
