@@ -11,6 +11,8 @@ would. Facts that follow:
 - What a `kill -9` left is removed by the next `create`, `running`, `find` or `remove_if_dead`.
 - Those four judge a lock by trying to take it, so they take turns (an flock on the root directory itself): none can
   mistake another's attempt for a live owner, or a dead owner's `deployment.json` for a live one's.
+- Whoever removes what a dead owner left also ends the process groups that it had recorded there: a worker that is
+  stopped, or that cannot look up from its work, does not hear of its router's death by itself.
 - The owner's `remove` needs no turn. It unlinks the lock before the directory; whoever had just opened that lock finds
   by its inode that it guards nothing, and tries again.
 
@@ -23,6 +25,7 @@ import fcntl
 import os
 import re
 import shutil
+import signal
 import stat
 import time
 from collections.abc import Iterator
@@ -36,6 +39,7 @@ from omnizmq.errors import ConfigError, LaunchError, NotFoundError
 _NAME = re.compile(r"[A-Za-z0-9_-]{1,40}")
 _LOCK = "lock"
 _PUBLISHED = "deployment.json"
+_GROUP = ".group"
 _TURN_TIMEOUT_S = 5.0
 _TURN_POLL_S = 0.005
 _SOCKET_PATH_BYTES = 107  # sockaddr_un.sun_path has 108, the last is a NUL
@@ -184,6 +188,16 @@ class RuntimeDir:
             return
         lock, self._lock = self._lock, None
         _remove(self.path, lock)
+
+
+def record_group(directory: Path, pid: int) -> None:
+    """The process `pid` leads a group that shall end with the deployment. `OSError` when that cannot be written."""
+    (directory / f"{pid}{_GROUP}").write_text(_started(pid))
+
+
+def forget_group(directory: Path, pid: int) -> None:
+    """The group has ended."""
+    (directory / f"{pid}{_GROUP}").unlink(missing_ok=True)
 
 
 def remove_if_dead(path: Path, nonce: str) -> bool:
@@ -355,8 +369,9 @@ def _remove(path: Path, lock: int) -> None:
 
 
 def _empty(path: Path) -> None:
-    """Remove everything but the lock, what makes it findable first."""
+    """Remove everything but the lock, what makes it findable first; end the groups that are recorded here."""
     (path / _PUBLISHED).unlink(missing_ok=True)
+    _end_groups(path)
     for entry in list(os.scandir(path)):
         if entry.name == _LOCK:
             continue
@@ -364,3 +379,20 @@ def _empty(path: Path) -> None:
             shutil.rmtree(entry.path, ignore_errors=True)
         else:
             Path(entry.path).unlink(missing_ok=True)
+
+
+# --- Process groups --------------------------------------------------------------------------------------------------
+
+
+def _end_groups(path: Path) -> None:
+    """Kill the recorded groups but our own. A number that another process bears today is left alone."""
+    for record in path.glob(f"*{_GROUP}"):
+        with suppress(OSError, ValueError):
+            pid = int(record.stem)
+            if pid != os.getpgrp() and _started(pid) == record.read_text():
+                os.killpg(pid, signal.SIGKILL)
+
+
+def _started(pid: int) -> str:
+    """When the process started, in the kernel's ticks since boot. `OSError` when there is none of that number."""
+    return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[19]

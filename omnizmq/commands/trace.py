@@ -10,7 +10,7 @@ import sys
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple, NoReturn
+from typing import TYPE_CHECKING, NamedTuple
 
 import click
 
@@ -59,17 +59,14 @@ def trace(id_: str | None, last: bool, as_json: bool, connect: str | None) -> No
     """
     if (id_ is None) != last:
         raise click.UsageError("name one request: an ID, or --last")
-    from omnizmq.errors import OmnizmqError
+    from omnizmq.errors import NotFoundError
 
-    try:
-        with ExitStack() as readers:
-            found = list(_search(_stores(connect), id_, readers))
-            if not found:
-                _fail(_unknown(id_, connect))
-            chosen = max(found, key=lambda one: one.rank)
-            facts = chosen.reader.facts(chosen.about.request_id)
-    except OmnizmqError as error:
-        _fail(error.message)
+    with ExitStack() as readers:
+        found = list(_search(_stores(connect), id_, readers))
+        if not found:
+            raise NotFoundError(_unknown(id_, connect))
+        chosen = max(found, key=lambda one: one.rank)
+        facts = chosen.reader.facts(chosen.about.request_id)
     others = 0 if last else sum(one.matches for one in found) - 1
     _show(chosen, facts, others=others, as_json=as_json)
 
@@ -96,7 +93,7 @@ def _stores(connect: str | None) -> list[_Store]:
 
 def _search(stores: Sequence[_Store], id_: str | None, readers: ExitStack) -> Iterator[_Found]:
     """What each trace has of the id, or its newest request. One that cannot be read does not hide the others."""
-    from omnizmq.errors import OmnizmqError
+    from omnizmq.errors import NotFoundError, OmnizmqError
     from omnizmq.trace.store import TraceReader
 
     for store in stores:
@@ -106,7 +103,7 @@ def _search(stores: Sequence[_Store], id_: str | None, readers: ExitStack) -> It
             about = reader.about(request_ids[0]) if request_ids else None
         except OmnizmqError as error:
             if len(stores) == 1:
-                raise
+                raise NotFoundError(error.message) from error
             click.echo(f"omnizmq trace: {error.message}", err=True)
             continue
         if about is not None:
@@ -146,8 +143,3 @@ def _now_ms(facts: Sequence[Fact], now_ns: int) -> float | None:
     from omnizmq.trace.timeline import Timeline
 
     return Timeline(facts).ms(now_ns)
-
-
-def _fail(message: str) -> NoReturn:
-    click.echo(f"omnizmq trace: {message}", err=True)
-    raise SystemExit(1)

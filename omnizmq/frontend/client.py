@@ -103,6 +103,8 @@ class AsyncClient:
     async def _open(self) -> None:
         from omnizmq.transport import Dealer, make_context
 
+        if self._welcome is not None:
+            raise RuntimeError("a client is for one connection: make another")
         to = self._connect_to
         if self._owned is not None:
             to = await self._owned.start()
@@ -139,11 +141,11 @@ class AsyncClient:
             self._pidfd = None
 
     async def close(self) -> None:
-        """Live requests are aborted by the router; an owned deployment ends."""
+        """Live requests are aborted by the router; an owned deployment ends. May be repeated."""
         self._unwatch()
         if self._dealer is not None and not self._dealer.closed:
-            if self._lost is None:
-                self._dealer.send(self._packer.pack(wire.Bye("the client closes")))
+            with suppress(RouterLostError):
+                self._send(wire.Bye("the client closes"))
             self._router_lost("this client is closed")
             self._dealer.close()
             self._context.term()
@@ -233,10 +235,8 @@ class AsyncClient:
 
     async def _abandon(self, request_id: str) -> None:
         """A7: abort what nobody waits for any more; shielded, and for a limited time."""
-        if self._lost is not None:
-            return
-        self._send(wire.Abort(0, request_id))
-        with suppress(TimeoutError):
+        with suppress(TimeoutError, RouterLostError):
+            self._send(wire.Abort(0, request_id))
             await asyncio.shield(asyncio.wait_for(self._until_ended(request_id), ABORT_WAIT_S))
 
     async def _until_ended(self, request_id: str) -> None:
@@ -272,9 +272,15 @@ class AsyncClient:
     # --- Frames ----------------------------------------------------------------------------------------------------
 
     def _send(self, frame: wire.ClientToRouter) -> None:
+        from omnizmq.transport import PeerFullError
+
         if self._lost is not None or self._dealer is None:
             raise RouterLostError(f"the router is gone: {self._lost or 'not connected'}")
-        self._dealer.send(self._packer.pack(frame))
+        try:
+            self._dealer.send(self._packer.pack(frame))
+        except PeerFullError as error:
+            self._router_lost("it does not read")
+            raise RouterLostError("the router is gone: it does not read") from error
 
     def _received(self, data: bytes) -> None:
         try:
@@ -310,3 +316,5 @@ class AsyncClient:
                 case Rejected(error):
                     if self._welcome is not None and not self._welcome.done():
                         self._welcome.set_exception(error)
+                    else:
+                        self._router_lost(error.message)

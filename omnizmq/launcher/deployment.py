@@ -13,25 +13,29 @@ import secrets
 import time
 from collections.abc import Callable
 from contextlib import suppress
+from pathlib import Path
 
 import msgspec
 
 from omnizmq import runtime
 from omnizmq.config import Config
-from omnizmq.errors import LaunchError
+from omnizmq.errors import ConfigError, LaunchError, OmnizmqError
 from omnizmq.launcher.process import WorkerProcess, trim_log
+from omnizmq.launcher.retention import prune_own_states
 from omnizmq.launcher.supervisor import AllReady, FailLaunch, Order, Spawn, Supervisor
 from omnizmq.protocol import VERSION
 from omnizmq.router.messages import DrainAsked, ReplicaStarting, StopAsked
 from omnizmq.router.server import RouterServer
 from omnizmq.runtime import Deployment, RuntimeDir
 from omnizmq.trace.store import TraceWriter
+from omnizmq.workers.lifeline import EXIT_MISCONFIGURED
 from omnizmq.workers.spec import WorkerSpec
 
 log = logging.getLogger(__name__)
 
 STOP_TIMEOUT_S = 4.0
 LOG_CHECK_S = 60.0
+DAY_S = 24 * 3600.0
 
 Progress = Callable[[str, str], None]
 """Called with a replica and what it does: `loading …`, `ready`."""
@@ -47,27 +51,37 @@ class LocalDeployment:
         self._loop = asyncio.get_running_loop()
         self._supervisor = Supervisor(config)
         self._workers: dict[str, WorkerProcess] = {}
-        self._said: dict[str, str] = {}
+        self._causes: dict[str, str] = {}  # replica -> why it ends: what its engine said, or why it was killed
         self._nonce = secrets.token_hex(16)
         self._started: asyncio.Future[None] = self._loop.create_future()
         self._drained = asyncio.Event()
+        self._stopping = False
         self._restart: asyncio.TimerHandle | None = None
         self._log_check: asyncio.TimerHandle | None = None
         state = runtime.state_dir(name)
         self._logs = state / "logs"
-        self._logs.mkdir(mode=0o700, exist_ok=True)
+        try:
+            self._logs.mkdir(mode=0o700, exist_ok=True)
+        except OSError as error:
+            raise ConfigError(f"log directory {self._logs} cannot be made: {error.strerror}") from error
         self._directory = RuntimeDir.create(name)
-        self._trace = TraceWriter(
-            state / "trace.db", max_mib=config.router.trace_max_mib, max_age_days=config.router.trace_max_age_days
-        )
-        self._server = RouterServer(self.config, self._directory.path, self._nonce, hooks=self, facts=self._trace)
+        limits = self.config.router
+        try:
+            prune_own_states(limits.trace_max_age_days * DAY_S)
+            self._trace = TraceWriter(
+                state / "trace.db", max_mib=limits.trace_max_mib, max_age_days=limits.trace_max_age_days
+            )
+            self._server = RouterServer(self.config, self._directory.path, self._nonce, hooks=self, facts=self._trace)
+        except BaseException:
+            self._directory.remove()
+            raise
 
     @property
     def endpoint(self) -> str:
         return self._server.client_endpoint
 
     async def start(self) -> Deployment:
-        """Raises `LaunchError` after everything that was started has been rolled back."""
+        """Raises `LaunchError` or `ConfigError` after everything that was started has been rolled back (F5)."""
         try:
             self._server.start()
             self._obey(self._supervisor.start(time.monotonic()))
@@ -93,6 +107,7 @@ class LocalDeployment:
         log.warning("not everything could be drained")
 
     async def stop(self) -> None:
+        self._stopping = True
         self._supervisor.stop()
         for timer in (self._restart, self._log_check):
             if timer is not None:
@@ -120,15 +135,18 @@ class LocalDeployment:
     def kill(self, replica: str, incarnation: int, why: str) -> None:
         worker = self._workers.get(replica)
         if worker is not None and worker.spec.incarnation == incarnation:
-            self._said[replica] = why
+            self._causes.setdefault(replica, why)
             worker.kill()
 
     def loading(self, replica: str, text: str) -> None:
-        self._said[replica] = text
         self._progress(replica, text)
 
+    def failed(self, replica: str, text: str) -> None:
+        """It waits for this, so that what it said is never lost with it."""
+        self._causes.setdefault(replica, text)
+        self._workers[replica].terminate()
+
     def ready(self, replica: str) -> None:
-        self._said.pop(replica, None)
         self._progress(replica, "ready")
         self._obey(self._supervisor.ready(replica, time.monotonic()))
 
@@ -172,29 +190,35 @@ class LocalDeployment:
             self._loop.call_soon(self._not_spawned, order, f"{error.filename or 'its process'}: {error.strerror}")
             return
         self._workers[order.replica] = worker
+        with suppress(OSError):  # it ended already, or the directory is gone: the reaper will say so
+            runtime.record_group(directory, worker.pid)
         self._server.handle(ReplicaStarting(order.replica, order.incarnation, worker.pid))
 
     def _not_spawned(self, order: Spawn, reason: str) -> None:
         self._obey(self._supervisor.exited(order.replica, f"it cannot be started: {reason}", time.monotonic()))
 
     def _exited(self, order: Spawn, reason: str) -> None:
-        if not self._drained.is_set():
-            log.warning("%s#%d ended: %s", order.replica, order.incarnation, self._said.get(order.replica) or reason)
-        with suppress(FileNotFoundError):
-            os.unlink(self._directory.path / os.path.basename(self._workers[order.replica].spec.data_endpoint))
+        reason = self._causes.pop(order.replica, reason)
+        if not self._stopping:
+            log.warning("%s#%d ended: %s", order.replica, order.incarnation, reason)
+        worker = self._workers[order.replica]
+        runtime.forget_group(self._directory.path, worker.pid)
+        (self._directory.path / Path(worker.spec.data_endpoint).name).unlink(missing_ok=True)
         self._server.replica_exited(order.replica, order.incarnation, reason)
         self._obey(self._supervisor.exited(order.replica, reason, time.monotonic()))
 
     def _fail(self, order: FailLaunch) -> None:
-        """F5: the stage, the reason and the worker's last lines."""
+        """F5: the stage, the reason and the worker's last lines; for a wrong configuration the reason says all."""
         worker = self._workers.get(order.replica)
-        lines = worker.last_lines() if worker is not None else []
-        said = self._said.get(order.replica)
-        text = f"{order.replica} did not start: {said or order.reason}"
-        if lines and not said:
-            text += "; its last lines:\n" + "\n".join(f"  | {line}" for line in lines)
+        stage = order.replica.rpartition("/")[0]
+        error: OmnizmqError = LaunchError(f"{order.replica} did not start: {order.reason}", stage=stage)
+        if worker is not None and worker.status == EXIT_MISCONFIGURED:
+            error = ConfigError(order.reason, stage=stage)
+        elif worker is not None and (lines := worker.last_lines()):
+            shown = "".join(f"\n  | {line}" for line in lines)
+            error = LaunchError(f"{error.message}; its last lines:{shown}", stage=stage)
         if not self._started.done():
-            self._started.set_exception(LaunchError(text, stage=order.replica.rpartition("/")[0]))
+            self._started.set_exception(error)
 
     def _arm_restart(self) -> None:
         due = self._supervisor.next_due()

@@ -27,6 +27,7 @@ class WorkerProcess:
 
     def __init__(self, spec: WorkerSpec, log: Path, exited: Callable[[str], None]) -> None:
         self.spec = spec
+        self.status: int | None = None
         self._log = log
         self._exited = exited
         self._loop = asyncio.get_running_loop()
@@ -76,11 +77,11 @@ class WorkerProcess:
         os.close(self._pidfd)
         with suppress(ProcessLookupError):
             os.killpg(self.pid, signal.SIGKILL)
-        status = self._process.wait()
+        self.status = self._process.wait()
         with suppress(BrokenPipeError):
             self._stdin().close()
         self.gone.set_result(None)
-        self._exited(_reason(status))
+        self._exited(_reason(self.status))
 
 
 def _reason(status: int) -> str:

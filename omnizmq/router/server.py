@@ -11,6 +11,7 @@ import logging
 import os
 import time
 from collections import deque
+from contextlib import suppress
 from pathlib import Path
 from typing import Protocol, assert_never
 
@@ -50,6 +51,7 @@ class Hooks(Protocol):
 
     def kill(self, replica: str, incarnation: int, why: str) -> None: ...
     def loading(self, replica: str, text: str) -> None: ...
+    def failed(self, replica: str, text: str) -> None: ...
     def ready(self, replica: str) -> None: ...
     def drained(self) -> None: ...
 
@@ -124,11 +126,19 @@ class RouterServer:
         self._busy = True
         try:
             while self._inputs:
-                for effect in self.core.handle(self._inputs.popleft(), time.monotonic()):
-                    self._carry_out(effect)
+                self._feed(self._inputs.popleft())
         finally:
             self._busy = False
         self._arm()
+
+    def _feed(self, event: Input) -> None:
+        """F1: whatever goes wrong with one event ends neither the router nor its clock."""
+        try:
+            for effect in self.core.handle(event, time.monotonic()):
+                self._carry_out(effect)
+        except Exception:
+            self.core.counters.router_errors += 1
+            log.exception("the router failed on a %s", type(event).__name__)
 
     def _carry_out(self, effect: Effect) -> None:
         match effect:
@@ -143,7 +153,8 @@ class RouterServer:
                 log.warning("%s#%d is %s: killing it", effect.replica, effect.incarnation, effect.why)
                 self._hooks.kill(effect.replica, effect.incarnation, effect.why)
             case ReplicaLoading():
-                self._hooks.loading(effect.replica, effect.text)
+                failed = self.core.pools.replicas[effect.replica].engine_state == "failed"
+                (self._hooks.failed if failed else self._hooks.loading)(effect.replica, effect.text)
             case ReplicaReady():
                 self._hooks.ready(effect.replica)
             case Drained():
@@ -199,7 +210,7 @@ class RouterServer:
         except ProtocolError as error:
             self._refuse(self._client_socket, identity, error)
             return
-        except OSError:
+        except (OSError, OverflowError):
             self._refuse(self._client_socket, identity, ProtocolError(f"process {hello.pid} cannot be watched"))
             return
         self._clients[identity] = _Client(pidfd)
@@ -222,7 +233,15 @@ class RouterServer:
         except PeerGoneError:
             self._client_gone(identity, "its connection ended")
         except PeerFullError:
-            self._client_gone(identity, "it does not read")
+            self._give_up(identity, "the client does not read")
+        except ProtocolError as error:
+            self._give_up(identity, error.message)
+
+    def _give_up(self, identity: bytes, why: str) -> None:
+        """What this client should have got is lost, so it must not wait for more: it hears a goodbye, when it reads."""
+        self._client_gone(identity, why)
+        with suppress(PeerGoneError):
+            self._client_socket.send(identity, self._packer.pack(wire.Bye(why)))
 
     def _client_gone(self, identity: bytes, why: str) -> None:
         if self._drop_client(identity):
@@ -258,7 +277,8 @@ class RouterServer:
             hello = wire.decode_hello(data)
             self._check(hello, "worker")
             known = self.core.pools.replicas.get(hello.replica)
-            if known is None or known.incarnation != hello.incarnation or identity != _identity(hello):
+            expected = self._identity(hello.replica, hello.incarnation)
+            if known is None or known.incarnation != hello.incarnation or identity != expected:
                 raise ProtocolError(f"{hello.replica}#{hello.incarnation} is not expected here")
         except ProtocolError as error:
             self._refuse(self._worker_socket, identity, error)
@@ -268,13 +288,15 @@ class RouterServer:
         self._worker_socket.send(identity, self._packer.pack(self._welcome()))
 
     def _send_worker(self, effect: ToWorker) -> None:
-        identity = f"{effect.replica}#{effect.incarnation}".encode()
+        identity = self._identity(effect.replica, effect.incarnation)
         try:
             self._worker_socket.send(identity, self._packer.pack(effect.frame))
         except PeerGoneError:
             self._unreachable(effect, "it is not connected")
         except PeerFullError:
             self._unreachable(effect, "it does not read")
+        except ProtocolError as error:
+            self._unreachable(effect, error.message)
 
     def _unreachable(self, effect: ToWorker, why: str) -> None:
         if isinstance(effect.frame, wire.SubmitStage | wire.FeedStage):
@@ -282,8 +304,12 @@ class RouterServer:
 
     def replica_exited(self, replica: str, incarnation: int, reason: str) -> None:
         """The launcher has reaped it."""
-        self._workers.pop(f"{replica}#{incarnation}".encode(), None)
+        self._workers.pop(self._identity(replica, incarnation), None)
         self.handle(ReplicaExited(replica, incarnation, reason))
+
+    def _identity(self, replica: str, incarnation: int) -> bytes:
+        """A worker's socket bears the launch's secret too, so that nobody else can take its place in the socket."""
+        return f"{replica}#{incarnation}#{self._nonce}".encode()
 
     # --- Handshake (W1, W2) ----------------------------------------------------------------------------------------
 
@@ -302,7 +328,3 @@ class RouterServer:
             socket.send(identity, self._packer.pack(wire.Refused("", wire.ErrorInfo.of(error))))
         except (PeerGoneError, PeerFullError):
             log.info("the refused peer is gone")
-
-
-def _identity(hello: wire.Hello) -> bytes:
-    return f"{hello.replica}#{hello.incarnation}".encode()

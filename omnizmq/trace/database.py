@@ -92,14 +92,20 @@ class Database:
         """
         path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         try:
-            self._connection = _open_writable(path, vfs)
-        except _UnusableError as error:
+            self._open(path, vfs, token, pid)
+        except (_UnusableError, sqlite3.DatabaseError) as error:
+            if not isinstance(error, _UnusableError) and not is_corruption(error):
+                raise
             set_aside(path, str(error))
-            self._connection = _open_writable(path, vfs)
+            self._open(path, vfs, token, pid)
+
+    def _open(self, path: Path, vfs: str | None, token: str, pid: int) -> None:
+        self._connection = connect(path, mode="rwc", **({"vfs": vfs} if vfs else {}))
         try:
+            _make_or_check(self._connection)
             self.journal_mode = _journal_mode(self._connection)
             self._run = self._begin_run(token, pid)
-        except sqlite3.Error:
+        except (_UnusableError, sqlite3.Error):
             self._connection.close()
             raise
 
@@ -200,27 +206,17 @@ def connect(path: Path, **parameters: str) -> sqlite3.Connection:
     return sqlite3.connect(uri, uri=True, isolation_level=None, timeout=BUSY_TIMEOUT_S)
 
 
-def _open_writable(path: Path, vfs: str | None) -> sqlite3.Connection:
-    connection = connect(path, mode="rwc", **({"vfs": vfs} if vfs else {}))
-    try:
-        if _is_empty(connection):
-            # Before anything else is written: it cannot be turned on later, and lets the file shrink.
-            connection.execute("PRAGMA auto_vacuum = INCREMENTAL")
-            with _Transaction(connection):
-                for statement in _SCHEMA:
-                    connection.execute(statement)
-        elif other := _otherness(connection):
-            raise _UnusableError(other)
-        connection.execute("PRAGMA foreign_keys = ON")
-        return connection
-    except sqlite3.DatabaseError as error:
-        connection.close()
-        if is_corruption(error):
-            raise _UnusableError(str(error)) from error
-        raise
-    except _UnusableError:
-        connection.close()
-        raise
+def _make_or_check(connection: sqlite3.Connection) -> None:
+    """Make the tables where nothing is. Raises `_UnusableError` for what is no trace of this version."""
+    if _is_empty(connection):
+        # Before anything else is written: it cannot be turned on later, and lets the file shrink.
+        connection.execute("PRAGMA auto_vacuum = INCREMENTAL")
+        with _Transaction(connection):
+            for statement in _SCHEMA:
+                connection.execute(statement)
+    elif other := _otherness(connection):
+        raise _UnusableError(other)
+    connection.execute("PRAGMA foreign_keys = ON")
 
 
 def _journal_mode(connection: sqlite3.Connection) -> str:
@@ -245,7 +241,7 @@ def open_readable(path: Path) -> sqlite3.Connection:
         try:
             return _checked(path, mode="ro")
         except sqlite3.OperationalError:
-            # In a folder that cannot be written to, WAL's helper files cannot be made; nor can anyone be writing.
+            # In a folder that cannot be written to, WAL's companion files cannot be made; nor can anyone be writing.
             if path.with_name(path.name + "-wal").exists() or os.access(path.parent, os.W_OK):
                 raise
             return _checked(path, mode="ro", immutable="1")

@@ -41,7 +41,7 @@ MAX_DETAIL_CHARS = 4096
 CLOSE_TIMEOUT_S = 5.0
 
 WARNING_INTERVAL_S = 60.0
-"""A disk that fails again and again is complained of this often."""
+"""What fails again and again is complained of this often."""
 
 _INT64 = 1 << 63
 _DAY_NS = 24 * 3600 * 10**9
@@ -97,7 +97,7 @@ class TraceWriter:
         if self._closed:
             self._losses.add(1, "the trace was closed")
         elif self._inbox.qsize() >= self._queue_rows:
-            self._losses.add(1, "the disk did not keep up")
+            self._losses.add(1, "the disk did not keep up", since_ns=_happened(fact))
         else:
             self._inbox.put((time.time_ns(), fact))
 
@@ -170,12 +170,13 @@ class _Losses:
     def pending(self) -> bool:
         return bool(self._by_reason)
 
-    def add(self, rows: int, why: str, *, lasted_ns: int = 0) -> None:
-        """Lost now, or in the last `lasted_ns` nanoseconds."""
+    def add(self, rows: int, why: str, *, since_ns: int | None = None) -> None:
+        """Lost now. `since_ns`: when the first of what they tell happened (CLOCK_MONOTONIC), where that is known."""
         now = time.monotonic_ns()
+        first = now if since_ns is None else max(0, min(now, since_ns))
         with self._lock:
             self.total += rows
-            self._merge(Loss(rows, now - lasted_ns, now, why))
+            self._merge(Loss(rows, first, now, why))
 
     def take(self) -> list[Loss]:
         """All that are pending, which are then the caller's."""
@@ -230,8 +231,8 @@ class _Disk:
         if database is None:
             self._losses.put_back(losses)
             if rows:
-                lasted_ns = max(0, time.time_ns() - rows[0].wall_ns)
-                self._losses.add(len(rows), self.failure or "it failed a moment ago", lasted_ns=lasted_ns)
+                since_ns = min((at_ns for _, fact in batch if (at_ns := _happened(fact)) is not None), default=None)
+                self._losses.add(len(rows), self.failure or "it failed a moment ago", since_ns=since_ns)
             return
         self._recovered()
         self._prune(database)
@@ -243,7 +244,7 @@ class _Disk:
                 rows.append(_row(fact, wall_ns))
             except (TypeError, ValueError, OverflowError) as error:
                 self._losses.add(1, "a fact could not be stored")
-                _logger.warning("trace: a fact %r of %r cannot be stored: %s", fact.event, fact.request_id, error)
+                self._warn(f"{fact.event!r} of {fact.request_id!r} cannot be stored: {error}")
         return rows
 
     def _open(self) -> Database | None:
@@ -263,14 +264,17 @@ class _Disk:
         return self._database
 
     def _fail(self, error: sqlite3.Error | OSError) -> None:
-        if self.failure is None and time.monotonic() >= self._next_warning:
-            self._next_warning = time.monotonic() + WARNING_INTERVAL_S
-            _logger.warning("trace: %s cannot be written (%s); rows are dropped until it can", self._path, error)
+        self._warn(f"{self._path} cannot be written ({error}); rows are dropped until it can")
         self.failure = str(error)
         if self._database is not None:
             self._shut(self._database)
-            if is_corruption(error):
-                self._set_aside(self.failure)
+        if is_corruption(error):
+            self._set_aside(self.failure)
+
+    def _warn(self, text: str) -> None:
+        if time.monotonic() >= self._next_warning:
+            self._next_warning = time.monotonic() + WARNING_INTERVAL_S
+            _logger.warning("trace: %s", text)
 
     def _set_aside(self, why: str) -> None:
         try:
@@ -304,6 +308,11 @@ class _Disk:
             database.close()
         except sqlite3.Error as error:
             _logger.warning("trace: %s could not be closed: %s", self._path, error)
+
+
+def _happened(fact: Fact) -> int | None:
+    """When, by this machine's clock; a client's may be another's."""
+    return None if fact.owner == "client" else fact.at_ns
 
 
 def _row(fact: Fact, wall_ns: int) -> Row:
@@ -404,8 +413,7 @@ class TraceReader:
         return facts + self._dropped(facts)
 
     def _dropped(self, facts: list[Fact]) -> list[Fact]:
-        # A client's clock may be another machine's; all others share the one that the losses were timed with.
-        times = [fact.at_ns for fact in facts if fact.owner != "client"] or [fact.at_ns for fact in facts]
+        times = [at_ns for fact in facts if (at_ns := _happened(fact)) is not None] or [fact.at_ns for fact in facts]
         if not times:
             return []
         ended = any(fact.event in ("terminal", "refused") for fact in facts)

@@ -5,6 +5,7 @@ What it shows is a function of the document of `summarize` alone. rich is import
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import IO, TYPE_CHECKING, Any
@@ -139,7 +140,7 @@ def bar(stage: Document, end_ms: float, marks: _Marks = _BLOCKS) -> str:
     if begin is None or end_ms <= 0:
         return " " * BAR_CELLS
     finish = end_ms if stage["finished_ms"] is None else stage["finished_ms"]
-    first = finish if stage["first_output_ms"] is None else stage["first_output_ms"]
+    first = math.inf if stage["first_output_ms"] is None else stage["first_output_ms"]
     ready = first if stage["input_ready_ms"] is None else stage["input_ready_ms"]
     cells = ""
     for cell in range(BAR_CELLS):

@@ -1,8 +1,9 @@
 """A worker ends with its parent, and its process group with it (F6).
 
 Two signs say that the parent has died: the end of standard input, which the launcher holds open, and SIGTERM from the
-kernel (PR_SET_PDEATHSIG). Both end the worker in good order if it can still listen; an alarm whose default action the
-kernel itself carries out ends it if it cannot.
+kernel (PR_SET_PDEATHSIG). Both end the worker if it can still listen. One that cannot (it is stopped, or its engine
+never lets the interpreter go) is ended by the first of its siblings that does, which kills every group that the router
+had recorded; if no sibling could listen, by the next start (`omnizmq.runtime`).
 """
 
 from __future__ import annotations
@@ -16,6 +17,10 @@ from omnizmq.runtime import remove_if_dead
 
 _PR_SET_PDEATHSIG = 1
 LAST_WORDS_S = 3
+
+EXIT_FAILED_START = 3
+EXIT_MISCONFIGURED = 4
+"""What a worker ends with when its engine did not load; the second: because the configuration is wrong."""
 
 
 def hold(parent_pid: int) -> bool:
@@ -31,6 +36,11 @@ def brace() -> None:
 
 
 def end_with_group(runtime_dir: str, nonce: str) -> None:
-    """Remove what the dead router left, then this process and all its children. Does not return."""
-    remove_if_dead(Path(runtime_dir), nonce)
-    os.killpg(0, signal.SIGKILL)
+    """Remove what the dead router left, its other workers included, then this process and all its children.
+
+    Does not return.
+    """
+    try:
+        remove_if_dead(Path(runtime_dir), nonce)
+    finally:
+        os.killpg(0, signal.SIGKILL)

@@ -11,6 +11,7 @@ import time
 from collections.abc import Callable
 from queue import Empty, SimpleQueue
 
+from omnizmq.errors import OmnizmqError
 from omnizmq.workers.engine import Engine
 from omnizmq.workers.messages import EngineCommand, EngineEvent
 from omnizmq.workers.runner import EngineRunner
@@ -71,7 +72,8 @@ class EngineThread:
         try:
             engine = self._load(self.wake)
         except Exception as error:
-            log.exception("the engine did not load")
+            expected = isinstance(error, OmnizmqError)  # its message says all
+            log.error("the engine did not load: %s", error, exc_info=not expected)
             self._loaded(error)
             return
         self._runner = EngineRunner(engine, time.monotonic_ns)

@@ -15,9 +15,10 @@ import time
 from collections.abc import Callable
 from importlib.metadata import entry_points
 from pathlib import Path
+from typing import TypeVar
 
 from omnizmq import protocol as wire
-from omnizmq.errors import ConfigError, ProtocolError
+from omnizmq.errors import ConfigError, OmnizmqError, ProtocolError, StageError
 from omnizmq.transport import Dealer, PeerFullError, PeerGoneError, make_context
 from omnizmq.workers import lifeline
 from omnizmq.workers.core import Gate
@@ -26,6 +27,7 @@ from omnizmq.workers.engine import Engine, EngineContext
 from omnizmq.workers.messages import (
     DropPeer,
     EngineEvent,
+    EngineFailed,
     GateEvent,
     PeerSent,
     PeerUnreachable,
@@ -39,8 +41,12 @@ from omnizmq.workers.thread import EngineThread
 
 log = logging.getLogger(__name__)
 
+Sent = wire.WorkerToRouter | wire.ProducerToConsumer | wire.ConsumerToProducer
+P = TypeVar("P", wire.Source, wire.Target)
+F = TypeVar("F", bound=wire.ProducerToConsumer | wire.ConsumerToProducer)
+
 CLOSE_TIMEOUT_S = 2.0
-EXIT_FAILED_START = 3
+FAILED_LINGER_S = 5.0
 
 
 class Worker:
@@ -63,11 +69,11 @@ class Worker:
             nonce=spec.nonce,
             received=self._peer_sent,
         )
-        identity = f"{spec.replica}#{spec.incarnation}".encode()
+        identity = f"{spec.replica}#{spec.incarnation}#{spec.nonce}".encode()
         self._router = Dealer(self._context, spec.router_endpoint, self._router_sent, identity=identity)
         self._thread = EngineThread(self._load, loaded=self._engine_loaded, said=self._engine_said)
         self._progress = "loading"
-        self._failure: str | None = None
+        self._failure: tuple[int, str] | None = None  # exit status and reason of a failed start
         self._heard = time.monotonic()
         self._ended: asyncio.Future[int] = self._loop.create_future()
 
@@ -94,6 +100,7 @@ class Worker:
             log.warning("the engine did not close within %s s", CLOSE_TIMEOUT_S)
         self._router.close()
         self._plane.close()
+        self._context.term()  # what was said last has a moment to leave
         return status
 
     def _end(self, status: int) -> None:
@@ -102,7 +109,7 @@ class Worker:
 
     def _terminated(self) -> None:
         if os.getppid() == self._spec.parent_pid:
-            self._end(0)
+            self._end(0 if self._failure is None else self._failure[0])
         else:
             self._orphaned()
 
@@ -154,13 +161,17 @@ class Worker:
         self._post(lambda: self._loaded(error))
 
     def _loaded(self, error: Exception | None) -> None:
+        """A failure is told, and whoever hears of it ends this worker: so it is heard before the process is reaped."""
         if error is None:
             self._progress = ""
+        elif isinstance(error, ConfigError):
+            self._failure = (lifeline.EXIT_MISCONFIGURED, error.message)
         else:
-            self._failure = str(error) if isinstance(error, ConfigError) else f"{type(error).__name__}: {error}"
+            text = error.message if isinstance(error, OmnizmqError) else f"{type(error).__name__}: {error}"
+            self._failure = (lifeline.EXIT_FAILED_START, text)
         self._send_heartbeat()
-        if error is not None:
-            self._end(EXIT_FAILED_START)
+        if self._failure is not None:
+            self._loop.call_later(FAILED_LINGER_S, self._end, self._failure[0])
 
     def _engine_said(self, events: list[EngineEvent]) -> None:
         self._post(lambda: self._handle_all(events))
@@ -183,7 +194,7 @@ class Worker:
                 return
             case wire.Refused():
                 log.error("the router refused this worker: %s", frame.error.message)
-                self._end(EXIT_FAILED_START)
+                self._end(lifeline.EXIT_FAILED_START)
             case wire.Stop():
                 self._end(0)
             case _:
@@ -200,22 +211,21 @@ class Worker:
                 case ToRouter():
                     self._to_router(command.frame)
                 case ToConsumer():
-                    target = command.target
-                    self._to_peer((target.replica, target.incarnation), self._plane.to_consumer, target, command.frame)
+                    self._to_peer(command.target, self._plane.to_consumer, command.frame)
                 case ToProducer():
-                    source = command.source
-                    self._to_peer((source.replica, source.incarnation), self._plane.to_producer, source, command.frame)
+                    self._to_peer(command.source, self._plane.to_producer, command.frame)
                 case DropPeer():
                     self._plane.drop((command.replica, command.incarnation))
                 case _:
                     self._thread.put(command)
 
-    def _to_peer(self, peer: Peer, send: Callable[..., None], *args: object) -> None:
+    def _to_peer(self, peer: P, send: Callable[[P, F], None], frame: F) -> None:
         try:
-            send(*args)
+            send(peer, frame)
         except PeerGoneError as error:
-            why = str(error)
-            self._loop.call_soon(lambda: self._handle(PeerUnreachable(*peer, why)))
+            self._loop.call_soon(self._handle, PeerUnreachable(peer.replica, peer.incarnation, str(error)))
+        except ProtocolError as error:
+            self._too_large(frame, error)
 
     def _to_router(self, frame: wire.WorkerToRouter) -> None:
         try:
@@ -223,6 +233,17 @@ class Worker:
         except PeerFullError:
             log.error("the router does not read: ending")
             self._end(1)
+        except ProtocolError as error:
+            self._too_large(frame, error)
+
+    def _too_large(
+        self, frame: Sent, error: ProtocolError
+    ) -> None:
+        """Its request fails. Where the gate has reported an end already, the receiver misses the frame and says so."""
+        log.error("%s", error.message)
+        if not isinstance(frame, wire.Heartbeat | wire.Bye):
+            engine_id = wire.make_engine_id(frame.request_id, frame.attempt, self._spec.stage)
+            self._loop.call_soon(self._handle, EngineFailed(engine_id, StageError(error.message)))
 
     # --- Heartbeats ------------------------------------------------------------------------------------------------
 
@@ -235,9 +256,9 @@ class Worker:
 
     def _send_heartbeat(self) -> None:
         state, since_ns = self._thread.state
+        text = self._progress
         if self._failure is not None:
-            state = "failed"
-        text = self._failure or self._progress
+            state, text = "failed", self._failure[1]
         self._to_router(wire.Heartbeat(self._spec.incarnation, state, since_ns, text, self._gate.live))
 
 

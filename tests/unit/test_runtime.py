@@ -338,13 +338,13 @@ class TestFinding:
         kill(start("demo"))
         monkeypatch.setattr(runtime, "_TURN_TIMEOUT_S", 0.05)
         root = runtime.runtime_root()
+        judges: dict[str, Callable[[], object]] = {
+            "create": lambda: RuntimeDir.create("demo"),
+            "running": running,
+            "remove_if_dead": lambda: remove_if_dead(root / "demo", "nonce-of-demo"),
+        }
         with runtime._turn(root), pytest.raises(LaunchError, match=r"another process has kept .* locked for 0.05 s"):
-            if judge == "create":
-                RuntimeDir.create("demo")
-            elif judge == "running":
-                running()
-            else:
-                remove_if_dead(root / "demo", "nonce-of-demo")
+            judges[judge]()
         assert (root / "demo" / "clients.sock").exists()
         assert running() == []
 

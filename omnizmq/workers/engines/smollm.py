@@ -18,7 +18,6 @@ from __future__ import annotations
 
 import os
 import threading
-from collections import deque
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
@@ -28,11 +27,12 @@ from omnizmq.workers.engine import Chunk, Engine, EngineContext, EngineRequest, 
 from omnizmq.workers.engines import smollm_prompt
 from omnizmq.workers.engines.settings import package_folder, read_options, whole
 from omnizmq.workers.engines.smollm_generation import ChatServer, Generation, News
+from omnizmq.workers.engines.smollm_slots import Slots
 
 OPTIONS = {"slots": whole(1, 64), "slot_tokens": whole(256, 8192)}
 
 _MODEL_FILE = "SmolLM2-135M-Instruct.Q4_1.gguf"
-_BATCH_TOKENS = 32  # one callback, and so one chance to stop, for each batch of a prompt
+_BATCH_TOKENS = 16  # one callback, and so one chance to stop, for each batch of a prompt
 _CLOSE_TIMEOUT_S = 10.0
 
 
@@ -97,20 +97,19 @@ class SmolLM:
         self._server: ChatServer | None = server
         self._live: dict[str, Generation] = {}
         self._lock = threading.Lock()  # guards what follows: threads that end start those that wait
-        self._waiting: deque[Generation] = deque()
-        self._free = list(range(slots))
-        self._prefilling: Generation | None = None
+        self._slots: Slots[Generation] = Slots(slots)
         self._threads: set[threading.Thread] = set()
 
     # --- Engine ----------------------------------------------------------------------------------------------------
 
     def add(self, request: EngineRequest) -> None:
         """Raises `InvalidRequestError`. A prompt longer than a slot is only known later: `StageOutput.error`."""
-        body = {"messages": smollm_prompt.chat(request.prompt), **smollm_prompt.sampling(request.params)}
+        messages = smollm_prompt.chat(request.prompt)
+        body = {"messages": messages, **smollm_prompt.sampling(request.params)}
         generation = Generation(body, self._context.wake, self._prefilled)
         self._live[request.request_id] = generation
         with self._lock:
-            self._waiting.append(generation)
+            self._slots.wait(generation, long=smollm_prompt.is_long(messages))
             self._start_waiting()
 
     def feed(self, request_id: str, edge: str, chunk: Chunk) -> None:  # noqa: ARG002
@@ -126,8 +125,7 @@ class SmolLM:
             return []
         generation.cancel()
         with self._lock:
-            if generation in self._waiting:
-                self._waiting.remove(generation)
+            self._slots.forget(generation)
         news = generation.take()
         content = news.text if news.text and self._context.final_output else None
         return [StageOutput(request_id, content=content, ended=True, finish_reason="abort", usage=news.usage)]
@@ -174,23 +172,17 @@ class SmolLM:
         )
 
     def _start_waiting(self) -> None:
-        """Called with the lock. The slot that was left last is taken first: it may hold this conversation's start.
-
-        One prompt is computed at a time. The server gives each batch to the first slot that has prompt left, so a
-        second one would not be faster, and could not be stopped: it would see no callback until its turn came.
-        """
-        if self._waiting and self._free and self._prefilling is None:
-            generation = self._prefilling = self._waiting.popleft()
-            thread = threading.Thread(target=self._run, args=(generation, self._free.pop()), name="smollm", daemon=True)
+        """Called with the lock."""
+        while (begin := self._slots.next()) is not None:
+            thread = threading.Thread(target=self._run, args=begin, name="smollm", daemon=True)
             self._threads.add(thread)
             thread.start()
 
     def _prefilled(self, generation: Generation) -> None:
         """In the thread of `generation`."""
         with self._lock:
-            if self._prefilling is generation:
-                self._prefilling = None
-                self._start_waiting()
+            self._slots.prefilled(generation)
+            self._start_waiting()
 
     def _run(self, generation: Generation, slot: int) -> None:
         """The thread of `generation`."""
@@ -199,7 +191,5 @@ class SmolLM:
             generation.run(server, slot)
         with self._lock:
             self._threads.discard(threading.current_thread())
-            self._free.append(slot)
-            if self._prefilling is generation:
-                self._prefilling = None
+            self._slots.leave(generation)
             self._start_waiting()

@@ -2,7 +2,7 @@
 
 The server calls back with dictionaries in the style of OpenAI's streamed chat completions. Text waits in a bounded
 queue until a step takes it; a full queue blocks the callback, and with it this answer alone. `cancel` ends the call at
-its next callback, which comes at least once for every 32 tokens of prompt.
+its next callback, which comes at least once for every 16 tokens of prompt.
 """
 
 from __future__ import annotations

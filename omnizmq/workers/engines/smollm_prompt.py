@@ -34,6 +34,9 @@ PARAMS: dict[str, Setting] = {
     "stop": texts(16),
 }
 
+LONG_CHARS = 1000
+"""A conversation above this is long (about 250 tokens, at 130 a second)."""
+
 _ROLES = ("system", "user", "assistant")
 
 Chat = list[dict[str, str]]
@@ -62,6 +65,13 @@ def chat(prompt: Prompt | None) -> Chat:
         turns = [{"role": "user", "content": prompt.text or ""}]
     _check(turns)
     return turns if turns[0]["role"] == "system" else [*_opening(), *turns]
+
+
+def is_long(messages: Chat) -> bool:
+    """Whether computing the conversation takes more than about two seconds; its opening is in every slot already."""
+    opening = _opening()
+    own = messages[len(opening) :] if messages[: len(opening)] == opening else messages
+    return sum(len(turn["content"]) for turn in own) > LONG_CHARS
 
 
 def _opening() -> Chat:

@@ -6,7 +6,7 @@ import io
 from typing import Any
 
 import pytest
-import trace_stories as stories
+from support import trace_stories as stories
 
 from omnizmq.trace.summary import summarize
 from omnizmq.trace.view import bar, show
@@ -92,6 +92,13 @@ def test_an_output_that_is_not_unicode_gets_bars_of_ascii() -> None:
     text = raw.getvalue().decode("ascii")
     assert "thinker/0   ----######" in text
     assert "ended, d?ploiement" in text
+
+
+def test_a_stage_that_ended_without_an_output_never_gives_one_in_its_bar() -> None:
+    facts = [*stories.started(), stories.finished(50, "talker", outputs=0), stories.finished(100, "thinker", outputs=0)]
+    stages = summarize(facts, live=False)["stages"]
+    assert bar(stages["talker"], 100.0) == "···········         "
+    assert bar(stages["thinker"], 100.0) == " ░░░░░░░░░░░░░░░░░░░"
 
 
 def test_a_bar_of_no_duration_is_blank() -> None:

@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import Any, NamedTuple
 
 import pytest
-import trace_stories as stories
-from trace_stories import bound, fact, finished, registered, spoken, started, terminal
+from support import trace_stories as stories
+from support.trace_stories import bound, fact, finished, registered, spoken, started, terminal
 
 from omnizmq.protocol import Value
 from omnizmq.trace.facts import Fact
@@ -32,10 +32,10 @@ DIAMOND: dict[str, Value] = {
 
 
 def diamond() -> list[Fact]:
-    """`right` is the one that has not finished; `sink` has no input yet."""
+    """`left` is the one that has not finished; `sink` has no input yet. In a chain, it would wait for `right`."""
     stages = ("source", "left", "right", "sink")
     steps = [fact(10, step, stage) for step in ("input_ready", "running", "first_output") for stage in stages[:3]]
-    ends = [finished(20, "source"), finished(30, "left")]
+    ends = [finished(20, "source"), finished(30, "right")]
     return [*stories.asked(DIAMOND), *bound(2, *stages), *registered(3, *stages), *steps, *ends]
 
 
@@ -200,6 +200,15 @@ LIVE = [
         "withheld: outputs complete, waiting for thinker's report since 199 ms",
     ),
     Case(
+        "withheld, for some reports alone",
+        [*without(until(149), "finished", "thinker"), fact(199, "withheld", detail={"stages": "talker,code2wav"})],
+        "withheld",
+        "talker's and code2wav's report",
+        "talker/0",
+        199,
+        "withheld: outputs complete, waiting for talker's and code2wav's report since 199 ms",
+    ),
+    Case(
         "withheld, and the report has come",
         [*until(199), fact(198, "withheld", detail={"stages": "code2wav"})],
         "code2wav finished",
@@ -242,11 +251,11 @@ LIVE = [
     Case(
         "a graph that is no chain",
         diamond(),
-        "left finished",
-        "the first chunk from right",
-        "right/0",
+        "right finished",
+        "the first chunk from left",
+        "left/0",
         10,
-        "waiting for the first chunk from right: right/0 gives output since 10 ms and has not finished",
+        "waiting for the first chunk from left: left/0 gives output since 10 ms and has not finished",
     ),
 ]
 

@@ -6,9 +6,9 @@ import json
 from typing import Any
 
 import pytest
-import trace_stories as stories
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from support import trace_stories as stories
 
 from omnizmq.trace.facts import Fact
 from omnizmq.trace.summary import summarize
@@ -81,6 +81,19 @@ def test_an_edge_without_chunks_has_null_times() -> None:
     empty = stories.fact(50, "edge", "thinker", {"to": "talker", "chunks": 0, "bytes": 0, "first_ns": 0, "last_ns": 0})
     (edge,) = summarize([*stories.started(), empty], live=True)["edges"]
     assert edge == {"from": "thinker", "to": "talker", "chunks": 0, "bytes": 0, "first_ms": None, "last_ms": None}
+
+
+def test_of_several_counts_of_an_edge_the_highest_is_shown_and_only_of_the_last_attempt() -> None:
+    early, late = (stories.edge(50, "thinker", "talker", chunks, 40, 45) for chunks in (2, 5))
+    for facts in ([early, late], [late, early]):
+        (edge,) = summarize([*stories.started(), *facts], live=True)["edges"]
+        assert edge["chunks"] == 5
+    assert summarize([*stories.redriven(), late], live=True)["edges"] == []
+
+
+def test_of_a_fact_that_came_twice_the_first_counts() -> None:
+    facts = [*stories.started(), stories.fact(9, "submitted", "thinker")]
+    assert summarize(facts, live=True)["stages"]["thinker"]["submitted_ms"] == 5.0
 
 
 def test_f1_an_error_has_code_stage_replica_message_and_whether_a_retry_helps() -> None:
