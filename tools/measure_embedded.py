@@ -31,6 +31,9 @@ from omnizmq.workers.engine import Audio, Engine, EngineContext, EngineRequest
 
 PROMPT = "What is the capital of France?"
 ROOT = Path(__file__).resolve().parent.parent
+LONG_PROMPT = "the quick brown fox jumps over the lazy dog and runs away " * 100
+LONG_ANSWER = "Say exactly: One is a good number. Two is a good number. Three is a good number. Four is a good number."
+ABORTS = 7
 HEAD = ("first text ms", "first audio ms", "total ms")
 
 
@@ -75,7 +78,8 @@ class Floor:
         running = set(self._engines)
         while running:
             self._woken.clear()
-            if not any([self._pump(name, rid, running, marks, start) for name in list(self._engines)]):
+            worked = [self._pump(name, rid, running, marks, start) for name in self._engines]
+            if not any(worked):
                 self._woken.wait(1)
         return marks[str], marks[Audio], (time.perf_counter() - start) * 1000
 
@@ -111,6 +115,30 @@ async def deployed(client: AsyncClient, prompt: str) -> tuple[float, float, floa
     return text, audio, (time.perf_counter() - start) * 1000
 
 
+async def abort_ms(client: AsyncClient, run: int, *, in_speech: bool) -> float:
+    """From `abort` to the caller's terminal: in the prefill of nearly a whole slot, or after the first sound."""
+    name = f"abort-{in_speech}-{run}"
+    prompt = LONG_ANSWER if in_speech else f"{run} {LONG_PROMPT}"  # a new beginning: nothing of it is cached
+    sounded = asyncio.Event()
+
+    async def caller() -> None:
+        async for output in client.generate(prompt, request_id=name):
+            if output.audio is not None:
+                sounded.set()
+
+    task = asyncio.create_task(caller())
+    if in_speech:
+        await sounded.wait()
+    else:
+        while (await client.status())["bindings"] == 0:
+            await asyncio.sleep(0.01)
+        await asyncio.sleep(0.2)
+    start = time.perf_counter()
+    await client.abort(name)
+    await task
+    return (time.perf_counter() - start) * 1000
+
+
 async def measure(runs: int) -> dict[str, Any]:
     loaded = config.load("embedded")
     start = time.perf_counter()
@@ -129,9 +157,16 @@ async def measure(runs: int) -> dict[str, Any]:
         finally:
             floor.close()
             shutil.rmtree(directory)
+        aborts = {
+            where: [await abort_ms(client, run, in_speech=speech) for run in range(ABORTS)]
+            for where, speech in (("in prefill", False), ("in speech", True))
+        }
         memory = _memory(await client.status())
     medians = {
-        who: {name: round(statistics.median(values), 1) for name, values in zip(HEAD, zip(*rows, strict=True), strict=True)}
+        who: {
+            name: round(statistics.median(values), 1)
+            for name, values in zip(HEAD, zip(*rows, strict=True), strict=True)
+        }
         for who, rows in turns.items()
     }
     ratio = medians["deployment"]["first audio ms"] / medians["floor"]["first audio ms"]
@@ -141,6 +176,9 @@ async def measure(runs: int) -> dict[str, Any]:
         "cold_start_s": round(cold, 2),
         "p50": medians,
         "first_audio_ratio": {"of_medians": round(ratio, 3), "median_of_pairs": round(statistics.median(pairs), 3)},
+        "abort_ms": {
+            where: {"p50": round(statistics.median(ms), 1), "max": round(max(ms), 1)} for where, ms in aborts.items()
+        },
         "memory_mib": memory,
     }
 

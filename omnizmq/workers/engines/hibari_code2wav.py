@@ -124,9 +124,9 @@ def _synthesize(sound: _Sound, chunk: Chunk) -> NDArray[np.float32]:
     if (unit, start) != (sound.unit, synthesizer.done):
         raise StageError(f"frames of unit {unit} from {start} came where unit {sound.unit} was at {synthesizer.done}")
     if spectra is None or spectra.dtype != np.float32 or spectra.shape[:-1] != (PARTS, BINS):
-        raise StageError(f"a chunk of frames has no float32 spectra [{PARTS}, {BINS}, frames]")
+        raise StageError(f"a chunk of unit {unit} has no float32 spectra [{PARTS}, {BINS}, frames]")
     if not 1 <= spectra.shape[-1] <= left:
-        raise StageError(f"a chunk has {spectra.shape[-1]} frames where 1 to {left} can follow")
+        raise StageError(f"a chunk of unit {unit} has {spectra.shape[-1]} frames where 1 to {left} can follow")
     samples = synthesizer.push(spectra)
     if synthesizer.done == synthesizer.frames:
         sound.synthesizer = None

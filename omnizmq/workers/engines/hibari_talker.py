@@ -213,7 +213,7 @@ class Talker:
         while talk.units and not talk.runs:
             words, foreign = speech.speakable(talk.units.popleft())
             talk.foreign += foreign
-            talk.runs.extend(speech.runs(self._voice.phonemes(words)) if words else ())
+            talk.runs.extend(speech.runs(self._voice.phonemes(words)))
         if talk.runs:
             talk.frames = self._voice.frames(talk.runs.popleft(), talk.speed)
             talk.units_spoken += 1

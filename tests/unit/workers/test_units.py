@@ -71,6 +71,14 @@ def test_a_text_without_an_end_is_cut_between_words() -> None:
     assert split("x" * 400) == ["x" * 150, "x" * 150, "x" * 100]
 
 
+@pytest.mark.parametrize("chars", range(MAX_CHARS - 3, MAX_CHARS + 4))
+def test_a_sentence_that_ends_at_the_limit_is_cut_the_same_in_letters(chars: int) -> None:
+    text = "word " * 20 + "x" * (chars - 101) + ". Next one."
+    units = split(text)
+    assert split(*text) == units
+    assert (units[0] == text[:chars]) == (chars <= MAX_CHARS)
+
+
 def test_a_megabyte_is_cut_in_linear_time() -> None:
     assert sum(map(len, split("word " * 200_000))) > 900_000
 
