@@ -75,9 +75,14 @@ def main() -> None:
     except OmnizmqError as error:
         status = _say(error.message, EXIT_FAILED)
     except BrokenPipeError:
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        _discard_stdout()
         status = EXIT_FAILED
     sys.exit(status if isinstance(status, int) else 0)
+
+
+def _discard_stdout() -> None:
+    """Its reader is gone; what is still buffered must not fail again when the interpreter ends."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def _say(message: str, status: int) -> int:

@@ -16,6 +16,10 @@ from functools import cached_property
 from omnizmq.config import Config, EdgeConfig, StageConfig
 from omnizmq.errors import InvalidRequestError
 
+_QUOTED_NAMES = 4
+_QUOTED_CHARS = 40
+"""What an error quotes of unknown names at most: a caller chose them."""
+
 
 @dataclass(frozen=True)
 class Plan:
@@ -74,9 +78,8 @@ class Pipeline:
         wanted = frozenset(modalities or self.modalities)
         unknown = sorted(wanted.difference(self.modalities))
         if unknown:
-            raise InvalidRequestError(
-                f"unknown modality {', '.join(map(repr, unknown))}: this deployment has {', '.join(self.modalities)}"
-            )
+            named = ", ".join(repr(name[:_QUOTED_CHARS]) for name in unknown[:_QUOTED_NAMES])
+            raise InvalidRequestError(f"unknown modality {named}: this deployment has {', '.join(self.modalities)}")
         if wanted not in self._plans:
             self._plans[wanted] = self._select(wanted)
         return self._plans[wanted]

@@ -4,8 +4,9 @@ Every frame is a msgspec struct, packed as an array whose first element is the s
 defaults: a truncated frame does not decode. The one exception is `Hello`, a map that ignores fields it does not know,
 so that two versions can always tell each other who they are.
 
-A message larger than `PART_BYTES` travels as `Part`s, each a ZeroMQ message of its own, so that an abort can overtake
-a long prompt. No pickle anywhere.
+A message larger than `PART_BYTES` travels as `Part`s, each a ZeroMQ message of its own, so that no receiver has to
+accept large ones. Parts do not reorder: what is sent later on a connection arrives later. An abort behind a message of
+4 MiB waits some 10 ms for it, behind the largest one some 0.2 s. No pickle anywhere.
 
 This module knows nothing of sockets or shared memory.
 """
@@ -32,12 +33,16 @@ PART_BYTES = 256 << 10
 MESSAGE_BYTES = 64 << 20
 """The largest message, all parts together: prompts, final outputs, relay content and inline chunks."""
 
+CONTENT_BYTES = MESSAGE_BYTES - (64 << 10)
+"""What a message can carry besides the ids, names and numbers around it."""
+
 OPEN_TRANSFERS = 64
-"""Messages in parts that one peer may have under way at once."""
+"""Messages in parts that one peer may have under way at once; together they hold at most `MESSAGE_BYTES`."""
 
 MAX_ID_CHARS = 128
 _EXTERNAL_ID = re.compile(rf"[\x21-\x7e]{{1,{MAX_ID_CHARS}}}")
 _SUFFIX_BYTES = 8
+_ERROR_CHARS = 4096
 
 Value = bool | int | float | str | None
 Param = Value | list[bool | int | float | str | None] | dict[str, bool | int | float | str | None]
@@ -48,12 +53,13 @@ Param = Value | list[bool | int | float | str | None] | dict[str, bool | int | f
 
 def check_external_id(external_id: str) -> str:
     """The id itself, or `InvalidRequestError`: 1 to 128 printable ASCII characters without spaces."""
-    if not _EXTERNAL_ID.fullmatch(external_id):
-        shown = external_id if len(external_id) <= 40 else external_id[:40] + "…"
-        raise InvalidRequestError(
-            f"request id {shown!r} is not usable: an id has 1 to {MAX_ID_CHARS} printable ASCII characters, no spaces"
-        )
-    return external_id
+    if isinstance(external_id, str) and _EXTERNAL_ID.fullmatch(external_id):
+        return external_id
+    shown = repr(external_id)
+    shown = shown if len(shown) <= 40 else shown[:40] + "…"
+    raise InvalidRequestError(
+        f"request id {shown} is not usable: an id has 1 to {MAX_ID_CHARS} printable ASCII characters, no spaces"
+    )
 
 
 def make_request_id(external_id: str, entropy: bytes) -> str:
@@ -75,6 +81,13 @@ def check_request_id(request_id: str, external_id: str) -> str:
 def make_engine_id(request_id: str, attempt: int, stage: str) -> str:
     """The id by which one stage's engine knows one attempt of a request."""
     return f"{request_id}/{attempt}/{stage}"
+
+
+def _fitting(text: object) -> str | None:
+    if text is None:
+        return None
+    whole = str(text).encode(errors="replace").decode()
+    return whole if len(whole) <= _ERROR_CHARS else whole[:_ERROR_CHARS] + "…"
 
 
 # --- What frames are made of ---------------------------------------------------------------------------------------
@@ -133,17 +146,24 @@ class Text(_Frame, frozen=True):
 
 
 class Audio(_Frame, frozen=True):
-    """Mono sound: float32 little-endian samples."""
+    """Mono sound: float32 little-endian samples. Any other number of bytes, or no rate, does not decode."""
 
     data: bytes
     sample_rate: int
+
+    def __post_init__(self) -> None:
+        if len(self.data) % 4 or self.sample_rate < 1:
+            raise ValueError(f"{len(self.data)} bytes at {self.sample_rate} Hz are no float32 sound")
 
 
 Content = Text | Audio
 
 
 class ErrorInfo(_Wire, frozen=True):
-    """An error on the wire; `code` is one of `omnizmq.errors`."""
+    """An error on the wire; `code` is one of `omnizmq.errors`.
+
+    `of` makes any error fit: what cannot be UTF-8 is replaced in its message, and what is too long is cut.
+    """
 
     code: str
     message: str
@@ -153,7 +173,8 @@ class ErrorInfo(_Wire, frozen=True):
 
     @classmethod
     def of(cls, error: OmnizmqError, *, stage: str | None = None, replica: str | None = None) -> ErrorInfo:
-        return cls(error.code, error.message, error.stage or stage, error.replica or replica, error.retriable)
+        where = _fitting(error.stage or stage), _fitting(error.replica or replica)
+        return cls(error.code, _fitting(error.message) or "", *where, error.retriable)
 
     def exception(self) -> OmnizmqError:
         return from_code(self.code, self.message, stage=self.stage, replica=self.replica)
@@ -536,12 +557,16 @@ class Packer:
         self._transfers = 0
 
     def pack(self, frame: msgspec.Struct) -> Iterator[bytes]:
-        data = _packer.encode(frame)
+        """Raises `ProtocolError`, before the first message, for what does not encode or is larger than a message."""
+        kind = type(frame).__name__
+        try:
+            data = _packer.encode(frame)
+        except (TypeError, ValueError, OverflowError, RecursionError) as error:
+            raise ProtocolError(f"a {kind} does not encode: {error}") from error
         if len(data) <= PART_BYTES:
             yield data
             return
         if len(data) > MESSAGE_BYTES:
-            kind = type(frame).__name__
             raise ProtocolError(f"a {kind} of {len(data)} bytes is larger than a message may be ({MESSAGE_BYTES})")
         self._transfers += 1
         count = -(-len(data) // PART_BYTES)
@@ -572,7 +597,8 @@ class Unpacker(Generic[F]):
         if not (0 <= part.index < part.count <= MESSAGE_BYTES // PART_BYTES) or len(part.data) > PART_BYTES:
             raise ProtocolError(f"part {part.index} of {part.count} with {len(part.data)} bytes is out of bounds")
         pieces = self._open.setdefault(part.transfer, [])
-        if part.index != len(pieces) or len(self._open) > OPEN_TRANSFERS or self._bytes > MESSAGE_BYTES:
+        over = len(self._open) > OPEN_TRANSFERS or self._bytes + len(part.data) > MESSAGE_BYTES
+        if part.index != len(pieces) or over:
             self._forget(part.transfer)
             raise ProtocolError(f"part {part.index} of transfer {part.transfer} is out of order or over the limit")
         pieces.append(part.data)

@@ -4,7 +4,8 @@ The loop watches each socket's own descriptor and takes up to `BATCH` messages a
 of `zmq.asyncio`. The descriptor is edge-triggered: after every send and every receive the events are looked at again,
 and a slow safety tick catches what slips through.
 
-Sending never blocks. What a full peer cannot take is queued for that peer alone, up to a limit.
+Sending never blocks. What a full peer cannot take is queued for that peer alone, up to a limit. The messages of one
+`send` go together or not at all, and in order: nothing that is sent later gets in between.
 
 This module moves bytes. It knows nothing of frames' meaning, requests or engines.
 """
@@ -41,16 +42,20 @@ def make_context() -> zmq.Context[zmq.Socket[bytes]]:
 
 
 class _Drained:
-    """A socket, its reader on the loop, and what waits to be sent."""
+    """A socket, its reader on the loop, and what waits to be sent. `malformed` counts messages of too many frames."""
 
     def __init__(
-        self, context: zmq.Context[zmq.Socket[bytes]], kind: int, received: Callable[[list[bytes]], None]
+        self, context: zmq.Context[zmq.Socket[bytes]], kind: int, frames: int, received: Callable[[list[bytes]], None]
     ) -> None:
+        self.malformed = 0
         self.socket = context.socket(kind)
         self.socket.setsockopt(zmq.MAXMSGSIZE, FRAME_BYTES)
         self.socket.setsockopt(zmq.SNDHWM, HIGH_WATER_MARK)
         self.socket.setsockopt(zmq.RCVHWM, HIGH_WATER_MARK)
         self._fd = int(self.socket.getsockopt(zmq.FD))
+        self._frames = frames
+        # A full DEALER says when there is room; a ROUTER always says that there is, for some peer.
+        self._retry_on = zmq.POLLIN | zmq.POLLOUT if kind == zmq.DEALER else zmq.POLLIN
         self._received = received
         self._loop = asyncio.get_running_loop()
         self._scheduled = False
@@ -89,33 +94,49 @@ class _Drained:
         self._scheduled = False
         if self._closed:
             return
-        self._flush()
+        try:
+            drained = self._drain()
+        except BaseException:  # of whoever received: the rest is not kept waiting for it
+            self._schedule()
+            raise
+        if self.closed:
+            return
+        self._flush()  # afterwards: a receive that found nothing may have learned that there is room again
+        if not drained:
+            self._schedule()
+
+    def _drain(self) -> bool:
+        """Whether all has been received that was there."""
         for _ in range(BATCH):
             try:
                 message = self.socket.recv_multipart(zmq.NOBLOCK)
             except zmq.Again:
-                return
-            self._received(message)
+                return True
+            if len(message) == self._frames:
+                self._received(message)
+            else:
+                self.malformed += 1
             if self.closed:
-                return
-        self._schedule()
+                return True
+        return False
 
     def _flush(self) -> None:
         raise NotImplementedError
 
     def _put(self, message: list[bytes]) -> bool:
-        """Whether the socket took it."""
+        """Whether the socket took it. Either way it may have seen what came in meanwhile, and will not say so again."""
+        taken = True
         try:
             self.socket.send_multipart(message, zmq.NOBLOCK)
         except zmq.Again:
-            return False
+            taken = False
         except zmq.ZMQError as error:
             if error.errno == zmq.EHOSTUNREACH:
-                raise PeerGoneError from error
+                raise PeerGoneError("it is not connected") from error
             raise
-        if int(self.socket.getsockopt(zmq.EVENTS)) & zmq.POLLIN:
+        if int(self.socket.getsockopt(zmq.EVENTS)) & (zmq.POLLIN if taken else self._retry_on):
             self._schedule()
-        return True
+        return taken
 
 
 class Dealer(_Drained):
@@ -130,7 +151,7 @@ class Dealer(_Drained):
         identity: bytes | None = None,
         limit: int = HIGH_WATER_MARK,
     ) -> None:
-        super().__init__(context, zmq.DEALER, lambda message: received(message[0]) if len(message) == 1 else None)
+        super().__init__(context, zmq.DEALER, 1, lambda message: received(message[0]))
         if identity is not None:
             self.socket.setsockopt(zmq.IDENTITY, identity)
         self._limit = limit
@@ -138,13 +159,12 @@ class Dealer(_Drained):
         self.socket.connect(endpoint)
 
     def send(self, messages: Iterable[bytes]) -> None:
-        """Each is one message. Raises `PeerFullError` at the limit, having queued nothing of it."""
+        """Each is one message. Raises `PeerFullError`, and sends none, where as many as the limit wait already."""
+        if len(self._waiting) >= self._limit:
+            raise PeerFullError
         for message in messages:
-            if not self._waiting and self._put([message]):
-                continue
-            if len(self._waiting) >= self._limit:
-                raise PeerFullError
-            self._waiting.append(message)
+            if self._waiting or not self._put([message]):
+                self._waiting.append(message)
 
     def _flush(self) -> None:
         while self._waiting and self._put([self._waiting[0]]):
@@ -162,9 +182,7 @@ class Router(_Drained):
         *,
         limit: int = HIGH_WATER_MARK,
     ) -> None:
-        super().__init__(
-            context, zmq.ROUTER, lambda message: received(message[0], message[1]) if len(message) == 2 else None
-        )
+        super().__init__(context, zmq.ROUTER, 2, lambda message: received(message[0], message[1]))
         self.socket.setsockopt(zmq.ROUTER_MANDATORY, 1)
         self._limit = limit
         self._waiting: dict[bytes, deque[bytes]] = {}
@@ -172,15 +190,18 @@ class Router(_Drained):
         self.socket.bind(endpoint)
 
     def send(self, peer: bytes, messages: Iterable[bytes]) -> None:
-        """Raises `PeerGoneError`, or `PeerFullError` at the limit; either way the peer's queue is forgotten."""
+        """Raises `PeerGoneError`, or `PeerFullError` where as many as the limit wait already.
+
+        Either way nothing of these goes, and what waits for the peer is forgotten.
+        """
         waiting = self._waiting.get(peer)
+        if waiting is not None and len(waiting) >= self._limit:
+            self.forget(peer)
+            raise PeerFullError
         for message in messages:
             if waiting is None and self._put_to(peer, message):
                 continue
             waiting = self._waiting.setdefault(peer, deque())
-            if len(waiting) >= self._limit:
-                self.forget(peer)
-                raise PeerFullError
             waiting.append(message)
             self._retry_later()
 

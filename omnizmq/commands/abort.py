@@ -7,6 +7,8 @@ import json
 
 import click
 
+from omnizmq.commands.failure import one_document
+
 
 @click.command()
 @click.argument("id")
@@ -17,7 +19,8 @@ def abort(id: str, connect: str | None, as_json: bool) -> None:
 
     An id that is not live is no error: there is nothing to end.
     """
-    ended = asyncio.run(_abort(id, connect))
+    with one_document(as_json):
+        ended = asyncio.run(_abort(id, connect))
     if as_json:
         click.echo(json.dumps({"id": id, "aborted": ended}))
     else:

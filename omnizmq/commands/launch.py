@@ -10,11 +10,13 @@ import sys
 from collections.abc import Callable
 from contextlib import suppress
 from logging.handlers import RotatingFileHandler
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
 
-from omnizmq.errors import LaunchError, OmnizmqError
+from omnizmq.commands.failure import one_document
+from omnizmq.errors import ConfigError, LaunchError, OmnizmqError
 
 if TYPE_CHECKING:
     from omnizmq.config import Config
@@ -36,10 +38,11 @@ def launch(config_path: str, name: str | None, sets: tuple[str, ...], as_json: b
 
     A signal drains the deployment: no new requests, live ones may end. A second signal stops at once.
     """
-    say = _events if owned else (_json_lines if as_json else _plain_lines)
+    say = _forgiving(_events if owned else (_json_lines if as_json else _plain_lines))
     try:
-        config = _load(config_path, sets)
-        status = asyncio.run(_serve(config, name or config.name, say, owned))
+        with one_document(as_json and not owned):
+            config = _load(config_path, sets)
+            status = asyncio.run(_serve(config, name or config.name, say, owned))
     except OmnizmqError as error:
         if not owned:
             raise
@@ -60,16 +63,23 @@ async def _serve(config: Config, name: str, say: Say, owned: bool) -> int:
     from omnizmq.launcher.deployment import LocalDeployment
     from omnizmq.runtime import state_dir
 
-    _log_to_file(str(state_dir(name) / "router.log"))
-    deployment = LocalDeployment(config, name, lambda replica, text: say("loading", {"replica": replica, "text": text}))
     signals = _Signals(owned)
+    serving = asyncio.Event()
+
+    def progress(replica: str, text: str) -> None:
+        if not (owned and serving.is_set()):  # an owner reads until `ready`: more would fill the pipe, and block us
+            say("loading", {"replica": replica, "text": text})
+
+    _log_to_file(state_dir(name) / "router.log")
+    deployment = LocalDeployment(config, name, progress)
     starting = asyncio.create_task(deployment.start())
     if not await signals.first(starting):
         starting.cancel()
-        with suppress(asyncio.CancelledError, LaunchError):
+        with suppress(asyncio.CancelledError, LaunchError, ConfigError):
             await starting
         return 0
     say("ready", _ready(deployment, await starting))
+    serving.set()
     await signals.wait()
     draining = asyncio.create_task(deployment.drain())
     if await signals.first(draining):
@@ -102,10 +112,12 @@ class _Signals:
         self._asked.clear()
 
     async def first(self, task: asyncio.Task[object] | asyncio.Task[None]) -> bool:
-        """Whether the task ended before a wish to stop came."""
-        asked = asyncio.create_task(self.wait())
+        """Whether the task ended before a wish to stop came. A wish that comes with its end is for the next to hear."""
+        asked = asyncio.create_task(self._asked.wait())
         await asyncio.wait([task, asked], return_when=asyncio.FIRST_COMPLETED)
         asked.cancel()
+        if not task.done():
+            self._asked.clear()
         return task.done()
 
 
@@ -118,16 +130,28 @@ def _ready(deployment: LocalDeployment, published: Deployment) -> dict[str, obje
     }
 
 
-def _log_to_file(path: str) -> None:
-    file = RotatingFileHandler(path, maxBytes=LOG_BYTES, backupCount=1)
+def _log_to_file(path: Path) -> None:
+    try:
+        file = RotatingFileHandler(path, maxBytes=LOG_BYTES, backupCount=1)
+    except OSError as error:
+        raise ConfigError(f"log {path} cannot be written: {error.strerror}; set XDG_STATE_HOME") from error
     file.setFormatter(logging.Formatter("%(asctime)s router %(levelname)s %(message)s"))
     logging.basicConfig(level=logging.INFO, handlers=[file])
 
 
+def _forgiving(say: Say) -> Say:
+    """Nobody who has stopped listening ends a deployment; an owner that is gone is noticed by its pipe's end."""
+
+    def forgiving(event: str, fields: dict[str, object]) -> None:
+        with suppress(BrokenPipeError):
+            say(event, fields)
+
+    return forgiving
+
+
 def _events(event: str, fields: dict[str, object]) -> None:
-    """For an owner: one JSON document a line. An owner that has gone is noticed by its pipe's end."""
-    with suppress(BrokenPipeError):
-        print(json.dumps({"event": event, **fields}), flush=True)  # noqa: T201 (it is the interface)
+    """For an owner: one JSON document a line."""
+    print(json.dumps({"event": event, **fields}), flush=True)  # noqa: T201 (it is the interface)
 
 
 def _plain_lines(event: str, fields: dict[str, object]) -> None:

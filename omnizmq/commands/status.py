@@ -8,14 +8,17 @@ from typing import Any
 
 import click
 
+from omnizmq.commands.failure import one_document
+
 
 @click.command()
 @click.option("--connect", metavar="NAME", help="The deployment's name or endpoint; default: the only one.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON document.")
 def status(connect: str | None, as_json: bool) -> None:
     """Show a deployment's replicas, requests, queues and counters."""
-    document = asyncio.run(_ask(connect))
-    click.echo(json.dumps(document, indent=None if not as_json else 2) if as_json else _render(document))
+    with one_document(as_json):
+        document = asyncio.run(_ask(connect))
+    click.echo(json.dumps(document, indent=2) if as_json else _render(document))
 
 
 async def _ask(connect: str | None) -> dict[str, Any]:

@@ -2,15 +2,23 @@
 
 from __future__ import annotations
 
+import secrets
 import time
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncGenerator, Callable
+from contextlib import aclosing
 from typing import TYPE_CHECKING, Any
 
+from omnizmq.commands.failure import describe
 from omnizmq.commands.wave import WaveFile
 from omnizmq.errors import OmnizmqError
 
 if TYPE_CHECKING:
     from omnizmq import RequestOutput
+
+
+def new_id() -> str:
+    """An external id for a request whose caller gave none."""
+    return f"chat-{secrets.token_hex(4)}"
 
 
 class Turn:
@@ -22,18 +30,20 @@ class Turn:
         self.text: str | None = "" if wants_text else None
         self.wave = wave
         self.error: OmnizmqError | None = None
+        self.interrupted = False
         self.terminal: RequestOutput | None = None
         self.timings: dict[str, float | None] = {"ttft_ms": None, "ttfa_ms": None, "total_ms": None}
         self._show = show
         self._start = time.monotonic()
 
-    async def consume(self, outputs: AsyncIterator[RequestOutput]) -> None:
-        """To the end. An `OmnizmqError` is kept in `error`."""
+    async def consume(self, outputs: AsyncGenerator[RequestOutput, None]) -> None:
+        """To the end. An `OmnizmqError` is kept in `error`; whatever else ends it aborts the request first."""
         self._start = time.monotonic()
         try:
-            async for output in outputs:
-                self.request_id = output.request_id
-                self._take(output)
+            async with aclosing(outputs):
+                async for output in outputs:
+                    self.request_id = output.request_id
+                    self._take(output)
         except OmnizmqError as error:
             self.error = error
         finally:
@@ -59,7 +69,13 @@ class Turn:
 
     @property
     def finish_reason(self) -> str:
-        return "error" if self.terminal is None else self.terminal.finish_reason or "stop"
+        if self.terminal is not None:
+            return self.terminal.finish_reason or "stop"
+        return "abort" if self.interrupted else "error"
+
+    @property
+    def succeeded(self) -> bool:
+        return self.error is None and self.finish_reason in ("stop", "length")
 
     def document(self) -> dict[str, Any]:
         """The document of `omnizmq chat --json`."""
@@ -73,16 +89,6 @@ class Turn:
             "usage": {} if terminal is None else terminal.usage,
             "usage_incomplete": [] if terminal is None else list(terminal.usage_incomplete),
             "notes": {} if terminal is None else dict(terminal.notes),
-            "error": None if error is None else _error(error),
+            "error": None if error is None else describe(error),
             "timings": self.timings,
         }
-
-
-def _error(error: OmnizmqError) -> dict[str, object]:
-    return {
-        "code": error.code,
-        "stage": error.stage,
-        "replica": error.replica,
-        "message": error.message,
-        "retriable": error.retriable,
-    }

@@ -17,14 +17,19 @@ def check_writable(path: Path) -> None:
     """Raises `InvalidRequestError` before anything is started; leaves no file behind that was not there."""
     if path.suffix.lower() != ".wav":
         raise InvalidRequestError(f"--output {path} is not a .wav file: that is what is written")
-    existed = path.exists()
     try:
+        existed = path.exists()
         with open(path, "ab"):
             pass
     except OSError as error:
         raise InvalidRequestError(f"--output {path} cannot be written: {error.strerror}") from error
     if not existed:
-        path.unlink(missing_ok=True)
+        path.resolve().unlink(missing_ok=True)  # of a dangling link: what it leads to
+
+
+def preload() -> None:
+    """Import what `WaveFile` and sound outputs need, so that the first sound does not wait for it."""
+    import soundfile  # noqa: F401
 
 
 class WaveFile:

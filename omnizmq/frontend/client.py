@@ -10,10 +10,10 @@ import asyncio
 import os
 import secrets
 import time
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from contextlib import suppress
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Self
+from typing import Any, Self
 
 import msgspec
 
@@ -24,15 +24,14 @@ from omnizmq.frontend.core import Answer, ClientTable, Connected, OutputKind, Re
 from omnizmq.frontend.output import RequestOutput
 from omnizmq.frontend.owned import OwnedDeployment
 from omnizmq.frontend.prompts import PromptInput, as_prompt
-
-if TYPE_CHECKING:
-    from omnizmq.transport import Dealer
+from omnizmq.transport import Dealer, PeerFullError, make_context
 
 Params = Mapping[str, Mapping[str, wire.Param]]
 
 CONNECT_TIMEOUT_S = 5.0
 CALL_TIMEOUT_S = 10.0
 ABORT_WAIT_S = 2.0
+LAST_WORDS_S = 0.2
 WINDOW = 1024
 CREDIT_EVERY = 64
 
@@ -52,6 +51,7 @@ class AsyncClient:
         self._dealer: Dealer | None = None
         self._context: Any = None
         self._pidfd: int | None = None
+        self._last_words: asyncio.TimerHandle | None = None
         self._lost: str | None = None
 
     # --- Connecting ------------------------------------------------------------------------------------------------
@@ -101,8 +101,6 @@ class AsyncClient:
         return self._welcomed().name
 
     async def _open(self) -> None:
-        from omnizmq.transport import Dealer, make_context
-
         if self._welcome is not None:
             raise RuntimeError("a client is for one connection: make another")
         to = self._connect_to
@@ -114,13 +112,13 @@ class AsyncClient:
         self._unpacker = wire.Unpacker(wire.router_to_client)
         self._dealer = Dealer(self._context, deployment.endpoint, self._received)
         self._dealer.start()
+        self._watch(deployment.pid)
         hello = wire.Hello(wire.VERSION, deployment.nonce, "client", pid=os.getpid())
         self._dealer.send([wire.encode_hello(hello)])
         try:
-            welcome = await asyncio.wait_for(asyncio.shield(self._welcome), CONNECT_TIMEOUT_S)
+            await asyncio.wait_for(asyncio.shield(self._welcome), CONNECT_TIMEOUT_S)
         except TimeoutError as error:
             raise RouterLostError(f"{deployment.name} (pid {deployment.pid}) does not answer") from error
-        self._watch(welcome.pid)
 
     def _watch(self, pid: int) -> None:
         """The router's process is watched, so that its death is heard of at once (F6)."""
@@ -131,10 +129,14 @@ class AsyncClient:
         asyncio.get_running_loop().add_reader(self._pidfd, self._router_died)
 
     def _router_died(self) -> None:
+        """What it said last may still be on its way to us."""
         self._unwatch()
-        self._router_lost("its process ended")
+        loop = asyncio.get_running_loop()
+        self._last_words = loop.call_later(LAST_WORDS_S, self._router_lost, "its process ended")
 
     def _unwatch(self) -> None:
+        if self._last_words is not None:
+            self._last_words.cancel()
         if self._pidfd is not None:
             asyncio.get_running_loop().remove_reader(self._pidfd)
             os.close(self._pidfd)
@@ -170,7 +172,7 @@ class AsyncClient:
         priority: int = 0,
         affinity: str | None = None,
         output_kind: OutputKind = "delta",
-    ) -> AsyncIterator[RequestOutput]:
+    ) -> AsyncGenerator[RequestOutput, None]:
         """Outputs as they come, then the terminal (`finished`), which carries no content.
 
         `request_id` is the external id; one is made when it is None. `params` maps a stage to its sampling parameters.
@@ -234,10 +236,11 @@ class AsyncClient:
         )
 
     async def _abandon(self, request_id: str) -> None:
-        """A7: abort what nobody waits for any more; shielded, and for a limited time."""
+        """A7: abort what nobody waits for any more. The abort goes out before anything is awaited, so no cancellation
+        can prevent it; its end is waited for, for a limited time."""
         with suppress(TimeoutError, RouterLostError):
             self._send(wire.Abort(0, request_id))
-            await asyncio.shield(asyncio.wait_for(self._until_ended(request_id), ABORT_WAIT_S))
+            await asyncio.wait_for(self._until_ended(request_id), ABORT_WAIT_S)
 
     async def _until_ended(self, request_id: str) -> None:
         event = self._events[request_id]
@@ -272,8 +275,6 @@ class AsyncClient:
     # --- Frames ----------------------------------------------------------------------------------------------------
 
     def _send(self, frame: wire.ClientToRouter) -> None:
-        from omnizmq.transport import PeerFullError
-
         if self._lost is not None or self._dealer is None:
             raise RouterLostError(f"the router is gone: {self._lost or 'not connected'}")
         try:
@@ -296,6 +297,8 @@ class AsyncClient:
     def _router_lost(self, why: str) -> None:
         self._lost = self._lost or why
         self._signal(self._table.lost(why))
+        if self._welcome is not None and not self._welcome.done():
+            self._welcome.set_exception(RouterLostError(f"the router is gone: {why}"))
         for call in self._calls.values():
             if not call.done():
                 call.set_exception(RouterLostError(f"the router is gone: {why}"))

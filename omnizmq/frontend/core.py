@@ -160,8 +160,8 @@ class ClientTable:
         return [Wake(frame.request_id)]
 
     def _refused(self, frame: wire.Refused) -> list[Signal]:
-        if not frame.request_id:
-            return [Rejected(frame.error.exception())]
+        if not frame.request_id:  # no request of this connection will hear anything any more
+            return [Rejected(frame.error.exception()), *self.lost(frame.error.message)]
         record = self._live(frame.request_id)
         if record is None:
             return []

@@ -19,6 +19,7 @@ from typing import Any
 from omnizmq.errors import LaunchError, from_code
 
 STOP_TIMEOUT_S = 15.0
+EVENT_BYTES = 1 << 20
 
 
 class OwnedDeployment:
@@ -45,6 +46,7 @@ class OwnedDeployment:
             *("--config", self._config, "--name", self.name, *options),
             stdin=PIPE,
             stdout=PIPE,
+            limit=EVENT_BYTES,
             start_new_session=True,
             env={**os.environ, "PYTHONUNBUFFERED": "1"},
         )

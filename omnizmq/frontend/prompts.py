@@ -16,17 +16,30 @@ from omnizmq.protocol import AudioPart, ImagePart, Message, Prompt, TextPart
 PromptInput = str | Sequence[int] | Sequence[Mapping[str, Any]]
 ROLES = ("system", "user", "assistant")
 
+TOKENS = 1 << 32
+"""No token id is as large: a token counts four bytes of a prompt."""
+
 
 def as_prompt(prompt: PromptInput) -> Prompt:
     """Raises `InvalidRequestError` that says what is wrong and where."""
     if isinstance(prompt, str):
         _check_text(prompt, "the prompt")
         return Prompt(prompt, None, None)
-    if not isinstance(prompt, Sequence) or not prompt:
+    if not _is_list(prompt) or not prompt:
         raise InvalidRequestError(f"a prompt is a string, token ids or chat messages, not {_shown(prompt)}")
-    if all(isinstance(item, int) and not isinstance(item, bool) and item >= 0 for item in prompt):
-        return Prompt(None, None, list(prompt))  # type: ignore[arg-type]
+    if isinstance(prompt[0], int):
+        return Prompt(None, None, [_token(item, n) for n, item in enumerate(prompt, 1)])
     return Prompt(None, [_message(item, f"message {n}") for n, item in enumerate(prompt, 1)], None)
+
+
+def _is_list(value: object) -> bool:
+    return isinstance(value, Sequence) and not isinstance(value, str | bytes | bytearray | memoryview)
+
+
+def _token(item: object, number: int) -> int:
+    if isinstance(item, int) and not isinstance(item, bool) and 0 <= item < TOKENS:
+        return item
+    raise InvalidRequestError(f"token {number} is {_shown(item)}; a token id is a whole number from 0 to {TOKENS - 1}")
 
 
 def _message(item: object, where: str) -> Message:
@@ -38,7 +51,7 @@ def _message(item: object, where: str) -> Message:
     if isinstance(content, str):
         _check_text(content, where)
         return Message(role, [TextPart(content)])
-    if not isinstance(content, Sequence) or not content:
+    if not _is_list(content) or not content:
         raise InvalidRequestError(f"{where}: content is a string or a list of parts, not {_shown(content)}")
     return Message(role, [_part(part, f"{where}, part {n}") for n, part in enumerate(content, 1)])
 

@@ -1,14 +1,17 @@
-"""The blocking client: `AsyncClient` on a loop in a thread of its own."""
+"""The blocking client: `AsyncClient` on a loop in a thread of its own. Any number of threads may use it."""
 
 from __future__ import annotations
 
 import asyncio
 import os
 import threading
-from collections.abc import Coroutine, Iterator, Sequence
+from collections.abc import Callable, Coroutine, Iterator, Sequence
+from concurrent.futures import Future
+from contextlib import suppress
 from types import TracebackType
 from typing import Any, Self, TypeVar
 
+from omnizmq.errors import RouterLostError
 from omnizmq.frontend.client import AsyncClient, Params
 from omnizmq.frontend.core import OutputKind
 from omnizmq.frontend.output import RequestOutput
@@ -16,14 +19,18 @@ from omnizmq.frontend.prompts import PromptInput
 
 T = TypeVar("T")
 
+SETTLE_S = 5.0
+"""How long a call may take to end that was cancelled, or that runs while the client closes."""
+
 
 class Client:
     """As `AsyncClient`, without `await`. Use `connect` or `launch`, then `with`."""
 
     def __init__(self, client: AsyncClient) -> None:
         self._client = client
-        self._loop = asyncio.new_event_loop()
-        self._thread = threading.Thread(target=self._loop.run_forever, name="omnizmq-client", daemon=True)
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._closed = False
+        self._lock = threading.Lock()  # nothing is handed to a loop that is about to stop
 
     @classmethod
     def connect(cls, to: str | None = None) -> Self:
@@ -32,12 +39,19 @@ class Client:
 
     @classmethod
     def launch(
-        cls, config: str | os.PathLike[str] = "embedded", *, name: str | None = None, sets: Sequence[str] = ()
+        cls,
+        config: str | os.PathLike[str] = "embedded",
+        *,
+        name: str | None = None,
+        sets: Sequence[str] = (),
+        progress: Callable[[str, str], None] | None = None,
     ) -> Self:
-        """Start a deployment in a process of its own, which ends with this client."""
-        return cls(AsyncClient.launch(config, name=name, sets=sets))
+        """As `AsyncClient.launch`; `progress` is called in the client's own thread."""
+        return cls(AsyncClient.launch(config, name=name, sets=sets, progress=progress))
 
     def __enter__(self) -> Self:
+        self._loop = asyncio.new_event_loop()
+        self._thread = threading.Thread(target=self._loop.run_forever, name="omnizmq-client", daemon=True)
         self._thread.start()
         try:
             self._wait(self._client.__aenter__())
@@ -85,11 +99,12 @@ class Client:
         try:
             while True:
                 try:
-                    yield self._wait(outputs.__anext__())  # type: ignore[arg-type]
+                    yield self._wait(outputs.__anext__())
                 except StopAsyncIteration:
                     return
         finally:
-            self._wait(outputs.aclose())  # type: ignore[attr-defined]
+            with suppress(RouterLostError):
+                self._wait(outputs.aclose())
 
     def abort(self, request_id: str) -> int:
         """End all live requests with this external id, or the one with this request id; how many there were."""
@@ -100,14 +115,50 @@ class Client:
         return self._wait(self._client.status())
 
     def _wait(self, call: Coroutine[Any, Any, T]) -> T:
-        future = asyncio.run_coroutine_threadsafe(call, self._loop)
+        """Its result. An interruption (Ctrl-C) cancels the call, and is raised on when that has ended."""
+        ended = threading.Event()
+
+        async def run() -> T:
+            try:
+                return await call
+            finally:
+                ended.set()
+
+        future = self._submit(run(), call)
         try:
             return future.result()
-        except BaseException:
-            future.cancel()
-            raise
+        finally:
+            if not future.done():
+                future.cancel()
+                ended.wait(SETTLE_S)
+
+    def _submit(self, run: Coroutine[Any, Any, T], call: Coroutine[Any, Any, T]) -> Future[T]:
+        with self._lock:
+            if self._loop is not None:
+                return asyncio.run_coroutine_threadsafe(run, self._loop)
+        run.close()
+        call.close()
+        if self._closed:
+            raise RouterLostError("the router is gone: this client is closed")
+        raise RuntimeError("the client is not connected: use it in `with`")
 
     def _end_loop(self) -> None:
-        self._loop.call_soon_threadsafe(self._loop.stop)
+        """Calls of other threads end first: each has its answer."""
+        with self._lock:
+            loop, self._loop, self._closed = self._loop, None, True
+        assert loop is not None
+        asyncio.run_coroutine_threadsafe(_settle(), loop).result()
+        loop.call_soon_threadsafe(loop.stop)
         self._thread.join()
-        self._loop.close()
+        loop.close()
+
+
+async def _settle() -> None:
+    """Every other task of the loop has ended, in its own time or cancelled."""
+    tasks = asyncio.all_tasks() - {asyncio.current_task()}
+    if tasks:
+        _, late = await asyncio.wait(tasks, timeout=SETTLE_S)
+        for task in late:
+            task.cancel()
+        await asyncio.gather(*late, return_exceptions=True)
+    await asyncio.get_running_loop().shutdown_asyncgens()

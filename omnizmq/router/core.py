@@ -14,8 +14,16 @@ import msgspec
 
 from omnizmq import protocol as wire
 from omnizmq.config import Config
-from omnizmq.errors import InvalidRequestError, OmnizmqError, OverloadedError, ProtocolError, UnavailableError
+from omnizmq.errors import (
+    InvalidRequestError,
+    OmnizmqError,
+    OverloadedError,
+    ProtocolError,
+    ReplicaLostError,
+    UnavailableError,
+)
 from omnizmq.pipeline import Pipeline
+from omnizmq.router import door
 from omnizmq.router import lifecycle as life
 from omnizmq.router.messages import (
     ClientGone,
@@ -31,6 +39,7 @@ from omnizmq.router.messages import (
     ReplicaReady,
     ReplicaStarting,
     StopAsked,
+    SubmissionUnsendable,
     Ticked,
     ToClient,
     ToWorker,
@@ -39,10 +48,11 @@ from omnizmq.router.messages import (
     WorkerUnreachable,
 )
 from omnizmq.router.metrics import Counters
-from omnizmq.router.pools import Pools, Replica
+from omnizmq.router.pools import Binding, Pools, Replica
 from omnizmq.router.request import Request
 from omnizmq.router.status import replica_counts
 from omnizmq.router.timers import Timers
+from omnizmq.trace.facts import Fact
 
 FACTS = ("registered", "input_ready", "running", "first_output")
 
@@ -109,6 +119,8 @@ class RouterCore:
                 self._worker_sent(event)
             case WorkerUnreachable():
                 self._worker_unreachable(event)
+            case SubmissionUnsendable():
+                self._submission_failed(event, wire.ErrorInfo.of(ProtocolError(event.why)))
             case ReplicaExited():
                 self._replica_exited(event)
             case Ticked():
@@ -145,45 +157,53 @@ class RouterCore:
 
     def _submit(self, client: bytes, frame: wire.Submit) -> None:
         try:
-            request = self._accept(client, frame)
+            self._check_id(frame)
         except OmnizmqError as error:
-            self.counters.refused += 1
-            self._effects.append(ToClient(client, wire.Refused(frame.request_id, wire.ErrorInfo.of(error))))
+            self._refuse(client, frame, error)  # without a fact: the trace under this id may be another's
             return
-        self.counters.requests += 1
-        self.requests[frame.request_id] = request
-        self._by_external.setdefault(frame.external_id, set()).add(frame.request_id)
-        self._record(request, "asked", owner="client", at_ns=frame.at_ns)
-        self._record(request, "received", detail=request.planned(self.pipeline))
-        if frame.deadline_s is not None:
-            self._timers.add(self._now + max(0.0, frame.deadline_s), frame.request_id, "deadline")
-        self.queue.append(frame.request_id)
-        self._admit_waiting()
-        if frame.request_id in self.queue:
-            self._record(request, "queued")
+        self._record_before(frame, "asked", owner="client", at_ns=frame.at_ns)
+        try:
+            request = self._accept(client, frame)
+            bound = self.pools.bind(request.key, request.plan.names, frame.affinity)
+            if bound is None and len(self.queue) >= self.config.router.max_queued:
+                raise OverloadedError(
+                    f"the queue is full: {len(self.queue)} wait already (router.max_queued); try again shortly"
+                )
+        except OmnizmqError as error:
+            self._record_before(frame, "refused", detail={"code": error.code, "message": error.message})
+            self._refuse(client, frame, error)
+            return
+        self._take_in(request)
+        if bound is not None:
+            self._start(request, bound)
+            return
+        self.queue.append(request.id)
+        self._record(request, "queued")
+
+    def _check_id(self, frame: wire.Submit) -> None:
+        """A leftover's id still means its earlier bearer to the replica that has it."""
+        wire.check_request_id(frame.request_id, frame.external_id)
+        if frame.request_id in self.requests or self.pools.has_leftover(frame.request_id):
+            raise InvalidRequestError(f"request id {frame.request_id} is in use")
 
     def _accept(self, client: bytes, frame: wire.Submit) -> Request:
         """The request, or the error that refuses it: no request exists then."""
-        wire.check_request_id(frame.request_id, frame.external_id)
-        if frame.request_id in self.requests:
-            raise InvalidRequestError(f"request id {frame.request_id} is in use")
         if self.draining:
             raise UnavailableError("the deployment is stopping and takes no new requests")
-        if frame.prompt.size() > self.config.router.max_prompt_bytes:
-            raise InvalidRequestError(
-                f"the prompt has {frame.prompt.size()} bytes; this deployment takes at most "
-                f"{self.config.router.max_prompt_bytes} (router.max_prompt_bytes)"
-            )
-        for stage in frame.params:
-            if stage not in self.pipeline.by_name:
-                raise InvalidRequestError(
-                    f"params name an unknown stage {stage!r}: this deployment has {', '.join(self.pipeline.by_name)}"
-                )
-        plan = self.pipeline.plan(frame.modalities)
-        self.pools.require_live(plan.names)
-        if len(self.queue) >= self.config.router.max_queued:
-            raise OverloadedError(f"{len(self.queue)} requests are waiting already (router.max_queued)")
-        return Request(client, frame, plan)
+        return Request(client, frame, door.check(frame, self.pipeline, self.config.router))
+
+    def _refuse(self, client: bytes, frame: wire.Submit, error: OmnizmqError) -> None:
+        self.counters.refused += 1
+        request_id = frame.request_id[: door.REQUEST_ID_CHARS]
+        self._effects.append(ToClient(client, wire.Refused(request_id, wire.ErrorInfo.of(error))))
+
+    def _take_in(self, request: Request) -> None:
+        self.counters.requests += 1
+        self.requests[request.id] = request
+        self._by_external.setdefault(request.submit.external_id, set()).add(request.id)
+        self._record(request, "received", detail=request.planned(self.pipeline))
+        if request.submit.deadline_s is not None:
+            self._timers.add(self._now + request.submit.deadline_s, request.id, "deadline")
 
     def _abort(self, client: bytes, frame: wire.Abort) -> None:
         """I2: an external id means exactly its bearers. A5: an unknown id is a success that does nothing."""
@@ -210,22 +230,27 @@ class RouterCore:
 
     def _admit_waiting(self) -> None:
         """In order of arrival, all that find a replica for every stage."""
+        full: set[tuple[str, ...]] = set()
         for request_id in list(self.queue):
             request = self.requests[request_id]
+            stages = request.plan.names
+            if stages in full:
+                continue
             try:
-                bound = self.pools.bind(request_id, request.plan.names, request.submit.affinity)
+                bound = self.pools.bind(request.key, stages, request.submit.affinity)
             except UnavailableError as error:
-                self.queue.remove(request_id)
                 self._advance(request, life.Failed(wire.ErrorInfo.of(error)))
                 continue
             if bound is not None:
                 self.queue.remove(request_id)
                 self._start(request, bound)
+            elif request.submit.affinity is None:
+                full.add(stages)
 
-    def _start(self, request: Request, bound: dict[str, Replica]) -> None:
-        request.bind(bound)
-        for stage, replica in bound.items():
-            self._record(request, "bound", stage=stage, detail={"replica": replica.id})
+    def _start(self, request: Request, bound: dict[str, Binding]) -> None:
+        request.bindings = bound
+        for stage, binding in bound.items():
+            self._record(request, "bound", stage=stage, detail={"replica": binding.replica})
         self._advance(request, life.Bound())
 
     # --- Workers ---------------------------------------------------------------------------------------------------
@@ -252,11 +277,11 @@ class RouterCore:
         replica.engine_since = frame.since_ns / 1e9
         if replica.state != "starting":
             return
-        if frame.state in ("loading", "failed"):
-            self._effects.append(ReplicaLoading(replica.id, frame.text))
-        else:
+        if frame.state in ("idle", "stepping"):
             replica.state = "ready"
             self._effects.append(ReplicaReady(replica.id))
+        else:
+            self._effects.append(ReplicaLoading(replica.id, frame.text))
 
     def _stage_reported(
         self, replica: Replica, frame: wire.StageFact | wire.Output | wire.RelayContent | wire.StageFinished
@@ -265,7 +290,8 @@ class RouterCore:
         if request is None or not request.is_bound(replica, frame.attempt):
             self.counters.late_frames += 1
             if isinstance(frame, wire.StageFinished):
-                self.pools.release(frame.request_id, replica.id)
+                left = (frame.request_id, frame.attempt)
+                self.pools.release(left, Binding(replica.id, replica.incarnation))
             return
         stage = replica.stage
         match frame:
@@ -314,28 +340,40 @@ class RouterCore:
         self._advance(request, report)
 
     def _worker_unreachable(self, event: WorkerUnreachable) -> None:
-        """S3: a submission that cannot be sent fails the attempt. The process itself is the launcher's to judge."""
-        request = self.requests.get(event.request_id)
-        replica = self.pools.replicas[event.replica]
-        if request is None or not request.is_bound(replica, request.attempt):
-            return
+        """What else was lost on the way to that incarnation nobody knows, so it does not go on."""
         text = f"{event.replica} cannot be reached: {event.why}"
-        error = wire.ErrorInfo("replica_lost", text, replica.stage, replica.id, True)
-        self._advance(request, life.SubmissionFailed(replica.stage, error))
+        self._submission_failed(event, wire.ErrorInfo.of(ReplicaLostError(text)))
+        replica = self.pools.replicas[event.replica]
+        if replica.incarnation == event.incarnation:
+            self._give_up(replica, f"unreachable: {event.why}")
+
+    def _submission_failed(self, event: WorkerUnreachable | SubmissionUnsendable, error: wire.ErrorInfo) -> None:
+        """S3: a submission that cannot be sent fails the attempt."""
+        request = self.requests.get(event.request_id)
+        stage = self.pools.replicas[event.replica].stage
+        if request is not None and request.bindings.get(stage) == (event.replica, event.incarnation):
+            located = msgspec.structs.replace(error, stage=stage, replica=event.replica)
+            self._advance(request, life.SubmissionFailed(stage, located))
+
+    def _give_up(self, replica: Replica, why: str) -> None:
+        """Nothing more is bound to it; `ReplicaExited` follows, and ends what is."""
+        if replica.state not in ("dead", "stuck"):
+            replica.state = "stuck"
+            self._effects.append(KillReplica(replica.id, replica.incarnation, why))
 
     def _replica_exited(self, event: ReplicaExited) -> None:
-        replica = self.pools.replicas[event.replica]
-        if replica.incarnation != event.incarnation:
+        bound = self.pools.lost(event.replica, event.incarnation)
+        if bound is None:
             return
         self.counters.replicas_lost += 1
+        replica = self.pools.replicas[event.replica]
         lost = wire.PeerLost(event.replica, event.incarnation)
-        bound = self.pools.lost(event.replica, event.incarnation)
         for other in self.pools.replicas.values():
             if other.state in ("ready", "stuck"):
                 self._effects.append(ToWorker(other.id, other.incarnation, lost))
-        for request_id in bound:
+        for request_id, attempt in bound:
             request = self.requests.get(request_id)
-            if request is not None:
+            if request is not None and request.attempt == attempt:
                 self._advance(request, life.ReplicaLost(replica.stage, replica.id, event.reason))
 
     # --- Time ------------------------------------------------------------------------------------------------------
@@ -355,6 +393,7 @@ class RouterCore:
         if self._ticked and self._now - self._ticked > self.config.router.heartbeat_timeout_s / 2:
             for replica in self.pools.replicas.values():
                 replica.last_seen = self._now
+                replica.engine_since = self._now  # until its next heartbeat says better
         self._ticked = self._now
 
     def _timer_fired(self, request: Request, kind: str) -> None:
@@ -372,8 +411,7 @@ class RouterCore:
                 continue
             why = self._what_ails(replica)
             if why is not None:
-                replica.state = "stuck"
-                self._effects.append(KillReplica(replica.id, replica.incarnation, why))
+                self._give_up(replica, why)
             elif replica.endpoint:
                 beat = wire.Heartbeat(replica.incarnation, "router", int(self._now * 1e9), "", len(self.requests))
                 self._effects.append(ToWorker(replica.id, replica.incarnation, beat))
@@ -394,23 +432,40 @@ class RouterCore:
 
     def _advance(self, request: Request, event: life.Event) -> None:
         """Feed the lifecycle and carry out its commands. Whatever goes wrong is this request's alone (F1)."""
-        try:
-            self._perform(request, event)
-        except ProtocolError as error:
-            self.counters.bad_frames += 1
-            self._perform(request, life.Failed(wire.ErrorInfo.of(error)))
-        except Exception as error:  # noqa: BLE001 (F1: the boundary between one request and all the others)
-            self.counters.router_errors += 1
-            text = f"the router failed on this request: {type(error).__name__}: {error}"
-            self._perform(request, life.Failed(wire.ErrorInfo("internal_error", text, None, None, False)))
-
-    def _perform(self, request: Request, event: life.Event) -> None:
         late = request.lifecycle.late
-        for command in request.lifecycle.handle(event):
-            self._carry_out(request, command)
+        events = [event]
+        while events:
+            for command in self._commands(request, events.pop(0)):
+                try:
+                    self._carry_out(request, command)
+                except Exception as error:  # noqa: BLE001 (F1: the boundary between one request and all the others)
+                    events.append(self._failure(command, error))
         self.counters.late_frames += request.lifecycle.late - late
         if request.lifecycle.settled:
             self._forget(request)
+
+    def _commands(self, request: Request, event: life.Event) -> list[life.Command]:
+        """What the lifecycle orders. An event that cannot be fails the request: its stage does what it should not."""
+        try:
+            return request.lifecycle.handle(event)
+        except Exception as error:  # noqa: BLE001 (the same boundary)
+            return request.lifecycle.handle(life.Failed(self._blame(error)))
+
+    def _failure(self, command: life.Command, error: Exception) -> life.Event:
+        """What it means for a request that one of its commands could not be carried out."""
+        blamed = self._blame(error)
+        return (
+            life.SubmissionFailed(command.stage, blamed)
+            if isinstance(command, life.SubmitStage)
+            else life.Failed(blamed)
+        )
+
+    def _blame(self, error: Exception) -> wire.ErrorInfo:
+        if isinstance(error, ProtocolError):
+            self.counters.bad_frames += 1
+            return wire.ErrorInfo.of(error)
+        self.counters.router_errors += 1
+        return wire.ErrorInfo.of(OmnizmqError(f"the router failed on this request: {type(error).__name__}: {error}"))
 
     def _carry_out(self, request: Request, command: life.Command) -> None:
         match command:
@@ -429,11 +484,11 @@ class RouterCore:
                 self._terminal(request, command)
             case life.ReleaseStage():
                 if command.stage in request.bindings:
-                    self.pools.release(request.id, request.bindings[command.stage].replica)
+                    self.pools.release(request.key, request.bindings[command.stage])
             case life.LeaveBehind():
-                replica = request.bindings[command.stage].replica
-                self._record(request, "left_behind", stage=command.stage, detail={"replica": replica})
-                self.pools.leave_behind(request.id, replica)
+                binding = request.bindings[command.stage]
+                self._record(request, "left_behind", stage=command.stage, detail={"replica": binding.replica})
+                self.pools.leave_behind(request.key, binding)
             case life.StartAbortTimer():
                 self._timers.add(self._now + self.config.router.abort_timeout_s, request.id, "abort")
             case life.StartGrace():
@@ -463,11 +518,26 @@ class RouterCore:
             self._effects.append(ToClient(request.client, frame))
 
     def _forget(self, request: Request) -> None:
-        self.requests.pop(request.id, None)
-        bearers = self._by_external.get(request.submit.external_id, set())
-        bearers.discard(request.id)
+        del self.requests[request.id]
+        self._timers.cancel(request.id)
+        bearers = self._by_external[request.submit.external_id]
+        bearers.remove(request.id)
         if not bearers:
-            self._by_external.pop(request.submit.external_id, None)
+            del self._by_external[request.submit.external_id]
+
+    def _record_before(
+        self,
+        frame: wire.Submit,
+        event: str,
+        *,
+        owner: str = "router",
+        at_ns: int | None = None,
+        detail: dict[str, wire.Value] | None = None,
+    ) -> None:
+        """A fact of a submission that is not a request yet."""
+        at_ns = int(self._now * 1e9) if at_ns is None else at_ns
+        fact = Fact(frame.request_id, frame.external_id, 1, at_ns, owner, event, detail=detail or {})
+        self._effects.append(Record(fact))
 
     def _record(
         self,

@@ -1,12 +1,13 @@
 """One request's life in the router, from its bindings to its single terminal (S1-S3, C1-C5, A1-A3, A5, A8, R3).
 
 Facts kept apart, none implies another: a stage is *submitted* (the router sent it its submission), *registered* (its
-worker holds it), *input-ready*, *running*, its *output has ended*, it has *finished* (its own report came). The request
-is *complete* when every final stage's output has ended (C1), and *ended* when its terminal has gone out (C4).
+worker holds it), its *output has ended*, it is *finished* (nothing more of it is awaited). The request is *complete*
+when every final stage's output has ended (C1), and *ended* when its terminal has gone out (C4). Input-ready and running
+are facts of the worker that decide nothing here.
 
 Pure: no sockets, no clock, no tasks. `handle` is the only way in and commands are the only way out. An event that
-cannot be, for this request in this state, raises `ProtocolError` and changes nothing; one that a race explains is
-counted in `late` and changes nothing.
+cannot be, for this request in this state, raises `ProtocolError` and changes nothing; a duplicate or one that a race
+explains is counted in `late` and changes nothing.
 """
 
 from __future__ import annotations
@@ -22,6 +23,9 @@ from omnizmq.pipeline import Plan
 from omnizmq.protocol import Content, ErrorInfo
 
 Usage = dict[str, int | float]
+
+SUCCESSES = ("stop", "length")
+"""The finish reasons of a stage that did its work."""
 
 
 class _Event(msgspec.Struct, frozen=True):
@@ -46,13 +50,15 @@ class OutputArrived(_Event, frozen=True):
 
 
 class RelayArrived(_Event, frozen=True):
+    """The whole content of the relay edge from `stage` to `target`, which goes on when `stage` has finished."""
+
     stage: str
     target: str
     data: bytes
 
 
 class StageFinished(_Event, frozen=True):
-    """The stage's own end. `outputs` is how many it sent."""
+    """The stage's own report: a `finish_reason` or an `error`. `outputs` is how many it sent."""
 
     stage: str
     finish_reason: str | None
@@ -63,7 +69,7 @@ class StageFinished(_Event, frozen=True):
 
 
 class SubmissionFailed(_Event, frozen=True):
-    """The submission could not be sent (S3)."""
+    """The submission, or a relay edge's content, could not be sent (S3)."""
 
     stage: str
     error: ErrorInfo
@@ -152,7 +158,7 @@ class SendTerminal(_Command, frozen=True):
 
 
 class ReleaseStage(_Command, frozen=True):
-    """The stage has ended here: its binding is free."""
+    """Nothing more of the stage is awaited: its binding, if it has one, is free."""
 
     stage: str
 
@@ -204,9 +210,10 @@ class _Stage:
     output_ended: bool = False
     finished: bool = False  # reported, lost, left behind, or never to be submitted any more
     outputs: int = 0
-    finish_reason: str | None = None
-    usage: Usage | None = None  # None: no report
-    relayed: dict[str, bytes] = field(default_factory=dict)  # source -> content that came over a relay edge
+    finish_reason: str | None = None  # of its successful report
+    usage: Usage | None = None  # None: no report that counts
+    relayed: dict[str, bytes] = field(default_factory=dict)  # source -> content of a relay edge, until it is handed on
+    fed: set[str] = field(default_factory=set)  # sources whose content was handed on
 
 
 class Lifecycle:
@@ -220,8 +227,8 @@ class Lifecycle:
         self.notes: dict[str, str] = {}
         self.delivered = 0
         self._stages = {name: _Stage() for name in plan.names}
-        self._graced = False
-        self._timing = False
+        self._grace_started = False
+        self._abort_timer_started = False
 
     # --- Questions -------------------------------------------------------------------------------------------------
 
@@ -264,7 +271,7 @@ class Lifecycle:
             case StageFinished():
                 return self._stage_finished(event)
             case SubmissionFailed():
-                return self._stage_failed(event.stage, event.error)
+                return self._submission_failed(event)
             case ReplicaLost():
                 return self._replica_lost(event)
             case AbortAsked():
@@ -282,7 +289,7 @@ class Lifecycle:
 
     def _bound(self) -> list[Command]:
         if self.phase is not Phase.WAITING:
-            raise ProtocolError(f"bound twice: {self.story()}")
+            raise self._illegal("bound twice")
         self.phase = Phase.RUNNING
         return self._submit_what_can_be()
 
@@ -291,11 +298,12 @@ class Lifecycle:
         commands: list[Command] = []
         for name in reversed(self.plan.names):
             stage = self._stages[name]
-            if not stage.submitted and self._may_be_submitted(name):
+            if not (stage.submitted or stage.finished) and self._may_be_submitted(name):
                 stage.submitted = True
                 commands.append(SubmitStage(name))
-                ready = {source: data for source, data in stage.relayed.items() if self._stages[source].finished}
-                commands += [FeedStage(name, source, data) for source, data in ready.items()]
+                commands += [
+                    self._feed(name, source) for source in tuple(stage.relayed) if self._relay_ready(name, source)
+                ]
         return commands
 
     def _may_be_submitted(self, name: str) -> bool:
@@ -305,117 +313,130 @@ class Lifecycle:
         incoming = self.plan.incoming[name]
         if not incoming or any(edge.mode != "relay" for edge in incoming):
             return True
-        arrived = [self._stages[edge.source].finished for edge in incoming]
-        return all(arrived) if self.plan.by_name[name].ready == "all" else any(arrived)
+        ready = [self._relay_ready(name, edge.source) for edge in incoming]
+        return all(ready) if self.plan.by_name[name].ready == "all" else any(ready)
 
     def _registered(self, event: Registered) -> list[Command]:
-        stage = self._known(event.stage)
+        stage = self._submitted(event.stage)
         if stage.registered:
-            raise ProtocolError(f"{event.stage} registered twice: {self.story()}")
+            return self._drop()
         stage.registered = True
         return self._submit_what_can_be() if self.phase is Phase.RUNNING else []
 
-    # --- Outputs (C1, C3, P4) --------------------------------------------------------------------------------------
-
-    def _output_arrived(self, event: OutputArrived) -> list[Command]:
-        stage = self._known(event.stage)
-        if self.phase is Phase.ENDED or event.seq <= stage.outputs:
-            self.late += 1
-            return []
-        if event.stage not in self.plan.final_stages:
-            raise ProtocolError(f"{event.stage} is no final stage of this request: {self.story()}")
-        if event.seq != stage.outputs + 1 or stage.output_ended or stage.finished:
-            raise ProtocolError(f"output {event.seq} of {event.stage} is out of order: {self.story()}")
-        stage.outputs = event.seq
-        stage.output_ended = event.last
-        self.delivered += 1
-        modality = self.plan.modality(event.stage)
-        commands: list[Command] = [Deliver(event.stage, modality, event.content, event.last)]
-        return commands + self._withhold_or_end()
+    # --- Relay edges (P5) ------------------------------------------------------------------------------------------
 
     def _relay_arrived(self, event: RelayArrived) -> list[Command]:
-        source = self._known(event.stage)
-        if self.phase is not Phase.RUNNING:
-            self.late += 1
-            return []
+        source = self._submitted(event.stage)
         edges = {edge.target: edge for edge in self.plan.outgoing[event.stage]}
-        target = self._stages.get(event.target)
-        if target is None or event.target not in edges or edges[event.target].mode != "relay":
-            raise ProtocolError(f"no relay edge from {event.stage} to {event.target}: {self.story()}")
-        if source.finished or event.stage in target.relayed:
-            raise ProtocolError(f"{event.stage} relayed twice or too late to {event.target}: {self.story()}")
+        if event.target not in edges or edges[event.target].mode != "relay":
+            raise self._illegal(f"no relay edge from {event.stage} to {event.target}", event.stage)
+        target = self._stages[event.target]
+        if self.phase is not Phase.RUNNING or source.finished or event.stage in target.relayed:
+            return self._drop()
         target.relayed[event.stage] = event.data
         return []
 
-    # --- Ends of stages (C2, C5, F1, F2) ---------------------------------------------------------------------------
+    def _relay_ready(self, name: str, source: str) -> bool:
+        """The source's content is here and its report too, so that nothing partial is handed on."""
+        return source in self._stages[name].relayed and self._stages[source].finish_reason is not None
 
-    def _stage_finished(self, event: StageFinished) -> list[Command]:
-        stage = self._known(event.stage)
-        if stage.finished:
-            self.late += 1
-            return []
-        if event.note is not None:
-            self.notes[event.stage] = event.note
-        stage.usage = event.usage
-        if event.error is not None:
-            return self._stage_failed(event.stage, event.error)
-        if event.finish_reason == "abort":
-            return self._stage_aborted(event)
-        missing = self._missing(event) if self.phase is Phase.RUNNING else None
-        if missing is not None:
-            return self._stage_failed(event.stage, ErrorInfo("protocol_error", missing, event.stage, None, False))
-        stage.finish_reason = event.finish_reason
-        commands = self._mark_end(event.stage) if self.phase is Phase.RUNNING else []
-        commands += self._finish(event.stage)
-        if self.phase is Phase.RUNNING:
-            commands += self._hand_on_relays(event.stage)
-        return commands + self._withhold_or_end()
-
-    def _missing(self, event: StageFinished) -> str | None:
-        """What a successful report claims and the router has not seen (R2: nothing is skipped in silence)."""
-        arrived = self._stages[event.stage].outputs
-        if event.outputs != arrived:
-            return f"{event.stage} reported {event.outputs} outputs and {arrived} arrived"
-        for edge in self.plan.outgoing[event.stage]:
-            if edge.mode == "relay" and event.stage not in self._stages[edge.target].relayed:
-                return f"{event.stage} finished without its content for {edge.target}"
-        return None
+    def _feed(self, name: str, source: str) -> FeedStage:
+        stage = self._stages[name]
+        stage.fed.add(source)
+        return FeedStage(name, source, stage.relayed.pop(source))
 
     def _hand_on_relays(self, source: str) -> list[Command]:
-        """The upstream has finished: its relay consumers get its content now, or start with it."""
+        """The source has finished: its relay consumers get its content now, or start with it."""
         commands: list[Command] = []
         for edge in self.plan.outgoing[source]:
             target = self._stages[edge.target]
             if edge.mode == "relay" and target.submitted and not target.finished:
-                commands.append(FeedStage(edge.target, source, target.relayed[source]))
+                commands.append(self._feed(edge.target, source))
         return commands + self._submit_what_can_be()
 
-    def _stage_aborted(self, event: StageFinished) -> list[Command]:
-        """It confirmed. Without having been asked, the stage's word for an error that another report will explain."""
-        commands = self._finish(event.stage)
-        if self.phase is Phase.RUNNING and not self.complete:
-            error = ErrorInfo("stage_error", f"{event.stage} aborted unasked", event.stage, None, True)
-            return commands + self._fail(error)
-        return commands + self._withhold_or_end()
+    # --- Outputs (C1, C3, P4) --------------------------------------------------------------------------------------
+
+    def _output_arrived(self, event: OutputArrived) -> list[Command]:
+        stage = self._submitted(event.stage)
+        if self.phase is Phase.ENDED:
+            return self._drop()
+        if event.stage not in self.plan.final_stages:
+            raise self._illegal(f"{event.stage} is no final stage of this request", event.stage)
+        if 1 <= event.seq <= stage.outputs:
+            return self._drop()
+        if event.seq != stage.outputs + 1 or stage.output_ended or stage.finished:
+            raise self._illegal(f"output {event.seq} of {event.stage} is out of order", event.stage)
+        stage.outputs = event.seq
+        stage.output_ended = event.last
+        return [self._deliver(event.stage, event.content, stage_finished=event.last), *self._withhold_or_end()]
+
+    def _deliver(self, name: str, content: Content | None, *, stage_finished: bool) -> Deliver:
+        self.delivered += 1
+        return Deliver(name, self.plan.modality(name), content, stage_finished)
+
+    # --- Ends of stages (C2, C5, F1, F2) ---------------------------------------------------------------------------
+
+    def _stage_finished(self, event: StageFinished) -> list[Command]:
+        stage = self._submitted(event.stage)
+        if stage.finished:
+            return self._drop()
+        stage.usage = event.usage
+        if event.note is not None:
+            self.notes[event.stage] = event.note
+        if self.phase is not Phase.RUNNING:
+            return self._finish(event.stage) + self._withhold_or_end()
+        error = event.error or self._objection(event)
+        if error is not None:
+            return self._stage_failed(event.stage, error)
+        stage.finish_reason = event.finish_reason
+        commands = self._mark_end(event.stage) + self._finish(event.stage)
+        return commands + self._hand_on_relays(event.stage) + self._withhold_or_end()
+
+    def _objection(self, event: StageFinished) -> ErrorInfo | None:
+        """Why a report without an error is no success all the same (R2: nothing is skipped in silence)."""
+        name, stage = event.stage, self._stages[event.stage]
+        if event.finish_reason == "abort":
+            return ErrorInfo("stage_error", f"{name} aborted without having been asked", name, None, True)
+        missing = [
+            edge.target
+            for edge in self.plan.outgoing[name]
+            if edge.mode == "relay" and name not in self._stages[edge.target].relayed
+        ]
+        if event.finish_reason not in SUCCESSES:
+            problem = (
+                f"{name} reported the finish reason {event.finish_reason!r}: {' or '.join(SUCCESSES)} was expected"
+            )
+        elif not stage.registered:
+            problem = f"{name} finished without having been registered"
+        elif event.outputs != stage.outputs:
+            problem = f"{name} reported {event.outputs} outputs and {stage.outputs} arrived"
+        elif missing:
+            problem = f"{name} finished without its content for {missing[0]}"
+        else:
+            return None
+        return ErrorInfo("protocol_error", problem, name, None, False)
+
+    def _submission_failed(self, event: SubmissionFailed) -> list[Command]:
+        if self._submitted(event.stage).finished:
+            return []
+        return self._stage_failed(event.stage, event.error)
+
+    def _replica_lost(self, event: ReplicaLost) -> list[Command]:
+        if event.stage not in self._stages or self.phase is Phase.WAITING:
+            raise self._illegal(f"{event.stage} is not bound", event.stage)
+        if self._stages[event.stage].finished:
+            return []
+        lost = ReplicaLostError(f"{event.replica} died: {event.reason}", stage=event.stage, replica=event.replica)
+        return self._stage_failed(event.stage, ErrorInfo.of(lost))
 
     def _stage_failed(self, name: str, error: ErrorInfo) -> list[Command]:
         """C5: what is complete stands, and only the usage is not; else the error is the request's (F1)."""
-        stage = self._known(name)
-        stage.usage = None if self.complete else stage.usage
-        complete = self.complete
+        if self.complete:
+            self._stages[name].usage = None
         commands = self._finish(name)
-        if complete or self.phase is not Phase.RUNNING:
+        if self.complete or self.phase is not Phase.RUNNING:
             return commands + self._withhold_or_end()
         return commands + self._fail(error)
-
-    def _replica_lost(self, event: ReplicaLost) -> list[Command]:
-        stage = self._stages[event.stage]
-        if stage.finished:
-            return []
-        lost = ReplicaLostError(f"{event.replica} died: {event.reason}", stage=event.stage, replica=event.replica)
-        if stage.submitted:
-            return self._stage_failed(event.stage, ErrorInfo.of(lost))
-        return self._fail(ErrorInfo.of(lost))
 
     def _finish(self, name: str) -> list[Command]:
         self._stages[name].finished = True
@@ -430,52 +451,51 @@ class Lifecycle:
         return self._abort_stages() + self._withhold_or_end()
 
     def _abort_stages(self) -> list[Command]:
-        """Exactly the stages that were submitted and have not ended (A1); the others never will be."""
+        """Exactly the stages that were submitted and have not ended (A1); the others never will be submitted."""
         commands: list[Command] = [AbortStage(name) for name in self.unfinished]
         for name, stage in self._stages.items():
-            if not stage.submitted and not stage.finished:
+            if not (stage.submitted or stage.finished):
                 commands += self._finish(name)
-        if self.unfinished and not self._timing:
-            self._timing = True
+        if self.unfinished and not self._abort_timer_started:
+            self._abort_timer_started = True
             commands.append(StartAbortTimer())
         return commands
 
     def _abort_timed_out(self) -> list[Command]:
+        if self.phase not in (Phase.ABORTING, Phase.ENDED):
+            return []
         commands: list[Command] = []
-        if self.phase in (Phase.ABORTING, Phase.ENDED):
-            for name in self.unfinished:
-                self._stages[name].finished = True
-                commands.append(LeaveBehind(name))
+        for name in self.unfinished:
+            self._stages[name].finished = True
+            commands.append(LeaveBehind(name))
         return commands + self._withhold_or_end()
 
-    def _grace_expired(self) -> list[Command]:
-        if self.phase is not Phase.RUNNING or not self.complete:
-            return []
-        silent = self.unfinished
-        commands = self._end(self._reason(), None, usage_incomplete=silent)
-        return commands + self._abort_stages()
-
     def _fail(self, error: ErrorInfo) -> list[Command]:
-        """The caller hears of an error at once; the stages are cleaned up behind it."""
+        """The caller hears of an error at once; the stages are cleaned up behind it. What is complete stands (C5)."""
         if self.phase in (Phase.ABORTING, Phase.ENDED):
             return []
-        commands = self._end("error", error, usage_incomplete=self._unreported())
-        return commands + self._abort_stages()
+        return self._end(self._reason(), None) if self.complete else self._end("error", error)
 
     # --- The end (C1-C4) -------------------------------------------------------------------------------------------
 
     def _withhold_or_end(self) -> list[Command]:
         """C2: the terminal waits until every submitted stage has reported its own end."""
         if self.phase is Phase.ABORTING and not self.unfinished:
-            return self._mark_ends() + self._end("abort", None, usage_incomplete=self._unreported())
+            return self._mark_ends() + self._end("abort", None)
         if self.phase is not Phase.RUNNING or not self.complete:
             return []
         if not self.unfinished:
-            return self._end(self._reason(), None, usage_incomplete=self._unreported())
-        if self._graced:
+            return self._end(self._reason(), None)
+        if self._grace_started:
             return []
-        self._graced = True
+        self._grace_started = True
         return [StartGrace(self.unfinished)]
+
+    def _grace_expired(self) -> list[Command]:
+        """C5: who is still silent is named, and cleaned up behind the terminal."""
+        if self.phase is not Phase.RUNNING or not self.complete:
+            return []
+        return self._end(self._reason(), None)
 
     def _mark_ends(self) -> list[Command]:
         """A3: what a final stage has delivered before an abort is marked as ended there."""
@@ -486,25 +506,33 @@ class Lifecycle:
         if name not in self.plan.final_stages or stage.output_ended:
             return []
         stage.output_ended = True
-        return [Deliver(name, self.plan.modality(name), None, True)]
+        return [self._deliver(name, None, stage_finished=True)]
 
     def _reason(self) -> str:
         """The first stage, in order, that did not simply stop gives it: a text cut at `length` was cut for all."""
         reasons = (stage.finish_reason for stage in self._stages.values())
-        return next((reason for reason in reasons if reason not in (None, "stop")), "stop") or "stop"
+        return next((reason for reason in reasons if reason is not None and reason != "stop"), "stop")
 
-    def _unreported(self) -> tuple[str, ...]:
-        return tuple(name for name, stage in self._stages.items() if stage.submitted and stage.usage is None)
-
-    def _end(self, reason: str, error: ErrorInfo | None, *, usage_incomplete: tuple[str, ...]) -> list[Command]:
-        """The one exit: nothing else ends a request."""
+    def _end(self, reason: str, error: ErrorInfo | None) -> list[Command]:
+        """The one exit: nothing else ends a request. What still computes for it is aborted, what is bound released."""
         self.phase = Phase.ENDED
         last = self.plan.last_stage
         usage = {name: stage.usage for name, stage in self._stages.items() if stage.usage is not None}
-        return [SendTerminal(last, self.plan.modality(last), reason, error, usage, usage_incomplete, dict(self.notes))]
+        unknown = tuple(name for name, stage in self._stages.items() if stage.submitted and stage.usage is None)
+        terminal = SendTerminal(last, self.plan.modality(last), reason, error, usage, unknown, dict(self.notes))
+        return [terminal, *self._abort_stages()]
 
-    def _known(self, name: str) -> _Stage:
+    # --- Refusals --------------------------------------------------------------------------------------------------
+
+    def _submitted(self, name: str) -> _Stage:
         stage = self._stages.get(name)
         if stage is None or not stage.submitted:
-            raise ProtocolError(f"{name} was not submitted: {self.story()}")
+            raise self._illegal(f"{name} was not submitted", name)
         return stage
+
+    def _illegal(self, what: str, stage: str | None = None) -> ProtocolError:
+        return ProtocolError(f"{what}: {self.story()}", stage=stage)
+
+    def _drop(self) -> list[Command]:
+        self.late += 1
+        return []

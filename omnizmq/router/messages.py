@@ -50,7 +50,17 @@ class WorkerSent(_Input, frozen=True):
 
 
 class WorkerUnreachable(_Input, frozen=True):
-    """A frame for it could not be sent: no such peer, or its queue is full."""
+    """A frame for it could not be sent: no such peer, or its queue is full. `request_id` is empty where the frame was
+    about none."""
+
+    replica: str
+    incarnation: int
+    request_id: str
+    why: str
+
+
+class SubmissionUnsendable(_Input, frozen=True):
+    """A submission, or a relay edge's content, is larger than a message may be. Nothing is wrong with the worker."""
 
     replica: str
     incarnation: int
@@ -87,6 +97,7 @@ Input = (
     | WorkerJoined
     | WorkerSent
     | WorkerUnreachable
+    | SubmissionUnsendable
     | ReplicaExited
     | Ticked
     | DrainAsked

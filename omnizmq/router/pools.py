@@ -1,7 +1,8 @@
-"""The replicas of every stage, and which request is bound to which (S4, F3, F4).
+"""The replicas of every stage, and which attempt of which request is bound to which (S4, F3, F4).
 
 A replica is a place that the configuration names (`talker/0`); an *incarnation* of it is one process. Only a ready
-incarnation takes bindings. Pure: no sockets, no clock; times come in as seconds.
+incarnation takes bindings. A binding names its incarnation, so whatever is done to it cannot touch a later one's.
+Pure: no sockets, no clock; times come in as seconds.
 """
 
 from __future__ import annotations
@@ -9,18 +10,28 @@ from __future__ import annotations
 import zlib
 from collections.abc import Iterable
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import Literal, NamedTuple
 
 from omnizmq.config import StageConfig
 from omnizmq.errors import UnavailableError
 
 State = Literal["starting", "ready", "draining", "stuck", "dead"]
 
+Attempt = tuple[str, int]
+"""A request id and the number of one of its attempts."""
+
+
+class Binding(NamedTuple):
+    """One incarnation of a replica: every frame of an attempt and stage goes there (S4)."""
+
+    replica: str
+    incarnation: int
+
 
 @dataclass
 class Replica:
-    """One replica and its present incarnation. `inflight` are the request ids bound here, `leftovers` those whose
-    abort it has not confirmed in time (A6)."""
+    """One replica and its present incarnation. `inflight` are the attempts bound here, `leftovers` those of them
+    whose abort it has not confirmed in time (A6): they keep their place until it does."""
 
     id: str
     stage: str
@@ -30,8 +41,8 @@ class Replica:
     pid: int = 0
     endpoint: str = ""
     restarts: int = 0
-    inflight: set[str] = field(default_factory=set)
-    leftovers: set[str] = field(default_factory=set)
+    inflight: set[Attempt] = field(default_factory=set)
+    leftovers: set[Attempt] = field(default_factory=set)
     last_seen: float = 0.0
     engine_state: str = "loading"
     engine_since: float = 0.0
@@ -75,11 +86,11 @@ class Pools:
         replica.last_seen = now
         return replica
 
-    def lost(self, replica_id: str, incarnation: int) -> tuple[str, ...]:
-        """This incarnation has been reaped. Returns the requests that were bound to it, and forgets them here."""
+    def lost(self, replica_id: str, incarnation: int) -> tuple[Attempt, ...] | None:
+        """This incarnation has been reaped. Returns what was bound to it, and forgets it here. None: known already."""
         replica = self.replicas[replica_id]
-        if replica.incarnation != incarnation:
-            return ()
+        if replica.incarnation != incarnation or replica.state == "dead":
+            return None
         bound = tuple(sorted(replica.inflight))
         replica.state, replica.pid = "dead", 0
         replica.inflight.clear()
@@ -92,40 +103,52 @@ class Pools:
 
     # --- Bindings --------------------------------------------------------------------------------------------------
 
-    def bind(self, request_id: str, stages: Iterable[str], affinity: str | None) -> dict[str, Replica] | None:
-        """One ready replica for each stage, all or none. None: no room now; `UnavailableError`: nobody to wait for."""
+    def bind(self, attempt: Attempt, stages: Iterable[str], affinity: str | None) -> dict[str, Binding] | None:
+        """One ready replica for each stage, all or none. None: no room now.
+
+        Raises `UnavailableError` when some stage has nobody to wait for (F4).
+        """
+        ready = {stage: self._ready(stage) for stage in stages}
         chosen: dict[str, Replica] = {}
-        for stage in stages:
-            replica = self._choose(stage, affinity)
+        for stage, replicas in ready.items():
+            replica = self._choose(stage, replicas, affinity)
             if replica is None:
                 return None
             chosen[stage] = replica
         for stage, replica in chosen.items():
-            replica.inflight.add(request_id)
+            replica.inflight.add(attempt)
             self._turn[stage] += 1
-        return chosen
+        return {stage: Binding(replica.id, replica.incarnation) for stage, replica in chosen.items()}
 
-    def require_live(self, stages: Iterable[str]) -> None:
-        """Raises `UnavailableError` for the first stage without a ready replica (F4)."""
-        for stage in stages:
-            if not any(replica.state == "ready" for replica in self.by_stage[stage]):
-                raise UnavailableError(f"stage {stage} has no live replica; try again shortly", stage=stage)
+    def release(self, attempt: Attempt, binding: Binding) -> None:
+        replica = self._bound_to(binding)
+        if replica is not None:
+            replica.inflight.discard(attempt)
+            replica.leftovers.discard(attempt)
 
-    def release(self, request_id: str, replica_id: str) -> None:
-        replica = self.replicas[replica_id]
-        replica.inflight.discard(request_id)
-        replica.leftovers.discard(request_id)
+    def leave_behind(self, attempt: Attempt, binding: Binding) -> None:
+        """The attempt has ended, its replica has not confirmed: it keeps its place there until it does."""
+        replica = self._bound_to(binding)
+        if replica is not None and attempt in replica.inflight:
+            replica.leftovers.add(attempt)
 
-    def leave_behind(self, request_id: str, replica_id: str) -> None:
-        """The request has ended, its replica has not confirmed: it keeps its place there until it does."""
-        replica = self.replicas[replica_id]
-        if request_id in replica.inflight:
-            replica.leftovers.add(request_id)
+    def has_leftover(self, request_id: str) -> bool:
+        """Whether some replica has not confirmed yet that it has forgotten this request."""
+        return any(request_id == left for replica in self.replicas.values() for left, _ in replica.leftovers)
 
-    def _choose(self, stage: str, affinity: str | None) -> Replica | None:
+    def _bound_to(self, binding: Binding) -> Replica | None:
+        """The replica, while the incarnation that the binding means is its present one."""
+        replica = self.replicas[binding.replica]
+        return replica if replica.incarnation == binding.incarnation else None
+
+    def _ready(self, stage: str) -> list[Replica]:
         ready = [replica for replica in self.by_stage[stage] if replica.state == "ready"]
         if not ready:
             raise UnavailableError(f"stage {stage} has no live replica; try again shortly", stage=stage)
+        return ready
+
+    def _choose(self, stage: str, ready: list[Replica], affinity: str | None) -> Replica | None:
+        """By the stage's policy; an affinity key waits for its own replica, whoever else is free."""
         policy = self._policy[stage]
         if policy == "affinity" and affinity is not None:
             replica = ready[zlib.crc32(affinity.encode()) % len(ready)]

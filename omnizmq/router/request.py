@@ -5,21 +5,13 @@ Pure data and pure functions of it; the rules are in `lifecycle` and `core`.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import NamedTuple
+import msgspec
 
 from omnizmq import protocol as wire
 from omnizmq.pipeline import Pipeline, Plan
 from omnizmq.router import lifecycle as life
-from omnizmq.router.pools import Pools, Replica
+from omnizmq.router.pools import Attempt, Binding, Pools, Replica
 from omnizmq.trace.facts import Fact
-
-
-class Binding(NamedTuple):
-    """One incarnation of a replica: every frame of this attempt and stage goes there (S4)."""
-
-    replica: str
-    incarnation: int
 
 
 class Request:
@@ -35,8 +27,10 @@ class Request:
         self.bindings: dict[str, Binding] = {}
         self.consumed = 0
 
-    def bind(self, chosen: Mapping[str, Replica]) -> None:
-        self.bindings = {stage: Binding(replica.id, replica.incarnation) for stage, replica in chosen.items()}
+    @property
+    def key(self) -> Attempt:
+        """The present attempt, as the pools know it."""
+        return (self.id, self.attempt)
 
     def is_bound(self, replica: Replica, attempt: int) -> bool:
         """Whether this incarnation may speak of this attempt (F3)."""
@@ -79,11 +73,17 @@ class Request:
             stage=command.stage,
             modality=command.modality,
             finish_reason=command.finish_reason,
-            error=command.error,
+            error=self._located(command.error),
             usage=command.usage,
             usage_incomplete=list(command.usage_incomplete),
             notes=command.notes,
         )
+
+    def _located(self, error: wire.ErrorInfo | None) -> wire.ErrorInfo | None:
+        """F1: an error of a stage also names the replica that it happened on."""
+        if error is None or error.replica is not None or error.stage not in self.bindings:
+            return error
+        return msgspec.structs.replace(error, replica=self.bindings[error.stage].replica)
 
     # --- Facts -----------------------------------------------------------------------------------------------------
 
@@ -99,6 +99,7 @@ class Request:
         return {
             "all_stages": ",".join(pipeline.by_name),
             "stages": ",".join(self.plan.names),
+            "edges": ",".join(f"{edge.source}>{edge.target}" for edge in self.plan.edges),
             "final_stages": ",".join(final),
             "last_stage": self.plan.last_stage,
         }
@@ -108,11 +109,12 @@ class Request:
             "finish_reason": command.finish_reason,
             "usage_incomplete": ",".join(command.usage_incomplete),
         }
-        if command.error is not None:
+        error = self._located(command.error)
+        if error is not None:
             detail |= {
-                "error_code": command.error.code,
-                "error_stage": command.error.stage,
-                "error_replica": command.error.replica,
-                "error_message": command.error.message,
+                "error_code": error.code,
+                "error_stage": error.stage,
+                "error_replica": error.replica,
+                "error_message": error.message,
             }
         return detail

@@ -30,6 +30,7 @@ from omnizmq.router.messages import (
     ReplicaExited,
     ReplicaLoading,
     ReplicaReady,
+    SubmissionUnsendable,
     Ticked,
     ToClient,
     ToWorker,
@@ -281,7 +282,10 @@ class RouterServer:
             if known is None or known.incarnation != hello.incarnation or identity != expected:
                 raise ProtocolError(f"{hello.replica}#{hello.incarnation} is not expected here")
         except ProtocolError as error:
-            self._refuse(self._worker_socket, identity, error)
+            if identity.endswith(f"#{self._nonce}".encode()):  # of ours, and reaped meanwhile (F3)
+                self.core.counters.late_frames += 1
+            else:
+                self._refuse(self._worker_socket, identity, error)
             return
         self._workers[identity] = _Worker(hello.replica, hello.incarnation)
         self.handle(WorkerJoined(hello.replica, hello.incarnation, hello.endpoint))
@@ -292,15 +296,17 @@ class RouterServer:
         try:
             self._worker_socket.send(identity, self._packer.pack(effect.frame))
         except PeerGoneError:
-            self._unreachable(effect, "it is not connected")
+            if isinstance(effect.frame, wire.SubmitStage | wire.FeedStage):
+                self._unreachable(effect, "it is not connected")
         except PeerFullError:
             self._unreachable(effect, "it does not read")
         except ProtocolError as error:
-            self._unreachable(effect, error.message)
+            request_id = _request_id(effect.frame)
+            self.handle(SubmissionUnsendable(effect.replica, effect.incarnation, request_id, error.message))
 
     def _unreachable(self, effect: ToWorker, why: str) -> None:
-        if isinstance(effect.frame, wire.SubmitStage | wire.FeedStage):
-            self.handle(WorkerUnreachable(effect.replica, effect.incarnation, effect.frame.request_id, why))
+        request_id = _request_id(effect.frame)
+        self.handle(WorkerUnreachable(effect.replica, effect.incarnation, request_id, why))
 
     def replica_exited(self, replica: str, incarnation: int, reason: str) -> None:
         """The launcher has reaped it."""
@@ -328,3 +334,8 @@ class RouterServer:
             socket.send(identity, self._packer.pack(wire.Refused("", wire.ErrorInfo.of(error))))
         except (PeerGoneError, PeerFullError):
             log.info("the refused peer is gone")
+
+
+def _request_id(frame: wire.RouterToWorker) -> str:
+    """Which request the frame submits or feeds; empty for any other frame."""
+    return frame.request_id if isinstance(frame, wire.SubmitStage | wire.FeedStage) else ""

@@ -11,16 +11,14 @@ out. Frames for requests that are not here (they have ended) are counted in `lat
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from contextlib import suppress
 from typing import assert_never
 
-import numpy as np
-
 from omnizmq import protocol as wire
-from omnizmq.errors import OmnizmqError, ProtocolError, ReplicaLostError, StageError
+from omnizmq.errors import OmnizmqError, ReplicaLostError, StageError
 from omnizmq.workers.chunks import pack_arrays, unpack_chunk
 from omnizmq.workers.edges import InEdge, OutEdge
-from omnizmq.workers.engine import Audio, Chunk, EngineRequest, FinishReason, StageOutput
+from omnizmq.workers.engine import Chunk, EngineRequest, FinishReason, StageOutput
 from omnizmq.workers.messages import (
     AbortEngine,
     AddToEngine,
@@ -43,39 +41,8 @@ from omnizmq.workers.messages import (
     ToProducer,
     ToRouter,
 )
-
-
-@dataclass
-class Work:
-    """One attempt of one request in this worker."""
-
-    submit: wire.SubmitStage
-    ready: str
-    sources: dict[str, InEdge]
-    targets: dict[str, OutEdge]
-    input_ready: bool = False
-    running: bool = False  # the engine has been told that it may
-    aborting: bool = False
-    made: bool = False  # the first output is there
-    ended: bool = False  # the engine's output has ended
-    outputs: int = 0
-    finish_reason: FinishReason | None = None
-    usage: dict[str, int | float] = field(default_factory=dict)
-    note: str | None = None
-
-    @property
-    def engine_id(self) -> str:
-        return self.submit.engine_id
-
-    @property
-    def has_input(self) -> bool:
-        edges = [edge.has_input for edge in self.sources.values()]
-        return not edges or (all(edges) if self.ready == "all" else any(edges))
-
-    @property
-    def may_run(self) -> bool:
-        parked = any(edge.full for edge in self.targets.values())
-        return self.input_ready and not (parked or self.aborting or self.finish_reason)
+from omnizmq.workers.outputs import checked, wire_content
+from omnizmq.workers.work import Work, WorkState
 
 
 class Gate:
@@ -98,6 +65,11 @@ class Gate:
         """Requests that have not ended here."""
         return len(self._work)
 
+    def state_of(self, request_id: str, attempt: int) -> WorkState | None:
+        """What that attempt waits for here, or does. None: it is not here."""
+        work = self._work.get((request_id, attempt))
+        return None if work is None else work.state
+
     # --- The way in ------------------------------------------------------------------------------------------------
 
     def handle(self, event: GateEvent, now_ns: int) -> list[GateCommand]:
@@ -109,7 +81,7 @@ class Gate:
             case PeerSent():
                 self._peer_sent(event)
             case PeerUnreachable():
-                self._peer_lost(event.replica, event.incarnation, event.why)
+                self._peer_lost((event.replica, event.incarnation), event.why, dead=False)
             case _:
                 self._engine_said(event)
         return self._commands
@@ -119,11 +91,11 @@ class Gate:
             self._submitted(frame)
             return
         if isinstance(frame, wire.PeerLost):
-            self._peer_lost(frame.replica, frame.incarnation, "it died")
+            self._peer_lost((frame.replica, frame.incarnation), "it died", dead=True)
             self._commands.append(DropPeer(frame.replica, frame.incarnation))
             return
         work = self._work.get((frame.request_id, frame.attempt))
-        if work is None:
+        if work is None or work.aborting:
             self.late += 1
         elif isinstance(frame, wire.FeedStage):
             self._relayed(work, frame)
@@ -180,17 +152,17 @@ class Gate:
         frame = event.frame
         work = self._work.get((frame.request_id, frame.attempt))
         peer = (event.replica, event.incarnation)
-        if work is None:
+        if work is None or work.aborting:
             self.late += 1
         elif isinstance(frame, wire.EdgeCredit | wire.EdgeClosed):
             out = work.targets.get(frame.target)
-            if out is None or (out.target.replica, out.target.incarnation) != peer:
+            if out is None or out.peer != peer:
                 self.late += 1
             else:
                 self._consumer_said(work, out, frame)
         else:
             edge = work.sources.get(frame.source)
-            if edge is None or (edge.source.replica, edge.source.incarnation) != peer or not edge.open:
+            if edge is None or edge.peer != peer or not edge.open or edge.source.mode == "relay":
                 self.late += 1
             else:
                 self._producer_said(work, edge, frame)
@@ -204,11 +176,12 @@ class Gate:
                     edge.end(frame.total)
                     self._input_whole(work, edge)
                 case wire.EdgeFailed():
+                    edge.close()
                     self._fail(work, frame.error)
                 case _:
                     assert_never(frame)
         except OmnizmqError as error:
-            self._fail(work, wire.ErrorInfo.of(error, stage=self.stage, replica=self.replica))
+            self._fail_with(work, error)
 
     def _chunk_came(self, work: Work, edge: InEdge, frame: wire.ChunkFrame) -> None:
         if not edge.take(frame.seq):
@@ -217,16 +190,13 @@ class Gate:
         chunk = unpack_chunk(frame)
         if edge.source.mode == "chunk":
             self._commands.append(FeedEngine(work.engine_id, frame.source, chunk))
+            self._look(work)
+            # Another edge is waited for: this one's producer may be what it waits for, so it must not be parked (B4).
+            if not work.input_ready and edge.prepay(chunk):
+                self._credit(work, edge, 1)
         else:
-            self._hold(work, edge, chunk)
-        self._look(work)
-
-    def _hold(self, work: Work, edge: InEdge, chunk: Chunk) -> None:
-        """A payload edge is fed once, whole: its chunks wait here, and their credits go back at once."""
-        edge.held.append(chunk)
-        if sum(chunk.nbytes for chunk in edge.held) > wire.MESSAGE_BYTES:
-            raise StageError(f"payload from {edge.source.stage} is over {wire.MESSAGE_BYTES} bytes")
-        self._credit(work, edge, 1)
+            edge.hold(chunk)  # a payload edge is fed once, whole
+            self._credit(work, edge, 1)
 
     def _input_whole(self, work: Work, edge: InEdge) -> None:
         for chunk in edge.held:
@@ -242,8 +212,8 @@ class Gate:
             return
         try:
             edge.held = [unpack_chunk(chunk) for chunk in wire.decode_relay(frame.data)]
-        except ProtocolError as error:
-            self._fail(work, wire.ErrorInfo.of(error, stage=self.stage, replica=self.replica))
+        except OmnizmqError as error:
+            self._fail_with(work, error)
             return
         edge.received = len(edge.held)
         edge.ended = True
@@ -271,7 +241,7 @@ class Gate:
                 self._flush_edge(work, edge)
         if work.finish_reason is not None and not any(edge.open for edge in work.targets.values()):
             self._report(work, work.finish_reason, None)
-        elif not work.aborting:
+        else:
             self._look(work)
 
     def _flush_edge(self, work: Work, edge: OutEdge) -> None:
@@ -289,13 +259,15 @@ class Gate:
         return wire.ChunkFrame(request_id, attempt, self.incarnation, self.stage, edge.sent, dict(chunk.meta), arrays)
 
     def _relay(self, work: Work, edge: OutEdge) -> None:
-        """All of a relay edge's chunks, to the router, in one piece."""
+        """All of a relay edge's chunks, to the router, in one piece. Raises `StageError` when that is too large."""
         frames = []
         while (chunk := edge.next(self._now_ns)) is not None:
             frames.append(self._chunk_frame(work, edge, chunk))
         edge.ended = True
         request_id, attempt = work.submit.request_id, work.submit.attempt
         data = wire.encode_relay(frames)
+        if len(data) > wire.CONTENT_BYTES:
+            raise StageError(f"the output for {edge.target.stage} is over {wire.CONTENT_BYTES} bytes")
         self._commands.append(
             ToRouter(wire.RelayContent(request_id, attempt, self.incarnation, edge.target.stage, data))
         )
@@ -309,37 +281,54 @@ class Gate:
             self.late += not isinstance(event, EngineAborted)
             return
         match event:
-            case EngineTook():
-                edge = work.sources[event.source]
-                if edge.source.mode == "chunk":
-                    self._credit(work, edge, event.chunks)
-            case EngineRan():
-                self._fact(work, "running", event.at_ns)
-            case EngineMade():
-                self._made(work, event.output, event.at_ns)
-            case EngineFailed():
-                self._fail(work, wire.ErrorInfo.of(event.error, stage=self.stage, replica=self.replica))
             case EngineAborted():
                 self._aborted(work, event.outputs)
+            case EngineMade():
+                self._made(work, event.output, event.at_ns)
+            case _ if work.aborting:
+                self.late += 1
+            case EngineTook():
+                self._taken(work, work.sources[event.source], event.chunks)
+            case EngineRan():
+                self._fact(work, "running", event.at_ns)
+            case EngineFailed():
+                self._fail_with(work, event.error)
             case _:
                 assert_never(event)
 
+    def _taken(self, work: Work, edge: InEdge, chunks: int) -> None:
+        due = edge.took(chunks) if edge.source.mode == "chunk" else 0
+        if due and not edge.closed:
+            self._credit(work, edge, due)
+
     def _made(self, work: Work, output: StageOutput, at_ns: int) -> None:
+        if work.finish_reason is not None:
+            self.late += 1
+            return
+        try:
+            output = checked(output)
+            self._check_order(work, output)
+        except StageError as error:
+            if not work.aborting:
+                self._fail_with(work, error)
+            return
         if work.aborting:
-            self._deliver(work, output, last=False)
-            return
-        if output.error is not None:
-            self._fail(work, wire.ErrorInfo.of(output.error, stage=self.stage, replica=self.replica))
-            return
+            self._deliver_rest(work, output)
+        elif output.error is not None:
+            self._fail_with(work, output.error)
+        else:
+            if not work.made and (output.content is not None or any(output.chunks.values())):
+                work.made = True
+                self._fact(work, "first_output", at_ns)
+            self._pass_on(work, output)
+
+    def _check_order(self, work: Work, output: StageOutput) -> None:
+        """Raises `StageError` for what a well-behaved engine does not make: nothing is skipped in silence (R2)."""
         unknown = output.chunks.keys() - self._targets
         if unknown:
-            error = StageError(f"the engine made chunks for {min(unknown)!r}, which does not follow {self.stage}")
-            self._fail(work, wire.ErrorInfo.of(error, stage=self.stage, replica=self.replica))
-            return
-        if not work.made and (output.content is not None or output.chunks):
-            work.made = True
-            self._fact(work, "first_output", at_ns)
-        self._pass_on(work, output)
+            raise StageError(f"the engine made chunks for {min(unknown)!r}, which does not follow {self.stage}")
+        if work.ended and (output.content is not None or any(output.chunks.values())):
+            raise StageError("the engine made output after it had said that its output has ended")
 
     def _pass_on(self, work: Work, output: StageOutput) -> None:
         last = not work.ended and (output.ended or output.finish_reason is not None)
@@ -357,9 +346,10 @@ class Gate:
                 edge.ending = work.ended
                 if edge.relayed and last:
                     self._relay(work, edge)
-            self._flush(work)
-        except ProtocolError as error:
-            self._fail(work, wire.ErrorInfo.of(error, stage=self.stage, replica=self.replica))
+        except StageError as error:
+            self._fail_with(work, error)
+            return
+        self._flush(work)
 
     def _deliver(self, work: Work, output: StageOutput, *, last: bool) -> None:
         """Content of a final stage, as soon as it is known (C3); of no other (P4)."""
@@ -367,27 +357,35 @@ class Gate:
             return
         work.outputs += 1
         request_id, attempt = work.submit.request_id, work.submit.attempt
-        content = _wire_content(output.content)
+        content = wire_content(output.content)
         self._commands.append(
             ToRouter(wire.Output(request_id, attempt, self.incarnation, work.outputs, content, last, self._now_ns))
         )
+
+    def _deliver_rest(self, work: Work, output: StageOutput) -> None:
+        """Of an aborted request: what exists is delivered, nothing of it goes on to other stages (A3)."""
+        work.usage |= output.usage
+        if not work.ended:
+            self._deliver(work, output, last=False)
 
     # --- Ends ------------------------------------------------------------------------------------------------------
 
     def _abort_asked(self, work: Work) -> None:
         """Confirmed when the engine has forgotten the request (A3: what exists goes out first)."""
-        if not work.aborting:
-            work.aborting = True
-            work.running = False
-            self._commands.append(AbortEngine(work.engine_id))
+        work.aborting = True
+        work.running = False
+        self._commands.append(AbortEngine(work.engine_id))
 
     def _aborted(self, work: Work, outputs: Sequence[StageOutput]) -> None:
         if not work.aborting:
             return
         for output in outputs:
-            work.usage |= output.usage
-            self._deliver(work, output, last=False)
+            with suppress(StageError):  # of an abort: that stands, whatever its engine hands over
+                self._deliver_rest(work, checked(output))
         self._report(work, "abort", None)
+
+    def _fail_with(self, work: Work, error: OmnizmqError) -> None:
+        self._fail(work, wire.ErrorInfo.of(error, stage=self.stage, replica=self.replica))
 
     def _fail(self, work: Work, error: wire.ErrorInfo) -> None:
         """Consumers hear of it on their edges, the router by its own way; both get the same error (R3)."""
@@ -396,6 +394,7 @@ class Gate:
             if edge.open and not edge.relayed:
                 failed = wire.EdgeFailed(request_id, attempt, self.incarnation, self.stage, error)
                 self._commands.append(ToConsumer(edge.target, failed))
+        self._close_inputs(work)
         self._commands.append(AbortEngine(work.engine_id))
         self._report(work, None, error)
 
@@ -426,34 +425,31 @@ class Gate:
         request_id, attempt = work.submit.request_id, work.submit.attempt
         for edge in work.sources.values():
             if edge.open and edge.source.mode != "relay":
-                edge.closed = True
+                edge.close()
                 closed = wire.EdgeClosed(request_id, attempt, self.incarnation, self.stage)
                 self._commands.append(ToProducer(edge.source, closed))
 
-    def _peer_lost(self, replica: str, incarnation: int, why: str) -> None:
-        """A dead producer whose edge has not ended fails its consumers; a dead consumer closes its edges."""
+    def _peer_lost(self, peer: tuple[str, int], why: str, *, dead: bool) -> None:
+        """A producer's open edge fails its consumer here. A dead consumer closes its edges; the router knows of it.
+
+        A consumer that lives and cannot be reached would wait for ever, and nobody else knows: that fails the request.
+        What goes over a relay edge is the router's.
+        """
         for work in list(self._work.values()):
-            for out in work.targets.values():
-                if (out.target.replica, out.target.incarnation) == (replica, incarnation):
-                    out.close()
-            lost = [
-                edge.source.stage
-                for edge in work.sources.values()
-                if edge.open and (edge.source.replica, edge.source.incarnation) == (replica, incarnation)
-            ]
+            lost = [edge for edge in work.sources.values() if edge.open and edge.peer == peer]
+            lost = [edge for edge in lost if edge.source.mode != "relay"]
+            unread = [edge for edge in work.targets.values() if edge.open and edge.peer == peer and not edge.relayed]
+            for source in lost:
+                source.close()
+            for target in unread:
+                target.close()
             if work.aborting:
                 continue
             if lost:
-                text = f"{replica} is gone before its edge to {self.stage} had ended: {why}"
-                self._fail(work, wire.ErrorInfo.of(ReplicaLostError(text, stage=lost[0], replica=replica)))
-            else:
+                text = f"{peer[0]} is gone before its edge to {self.stage} had ended: {why}"
+                self._fail_with(work, ReplicaLostError(text, stage=lost[0].source.stage, replica=peer[0]))
+            elif unread and not dead:
+                text = f"{peer[0]} cannot be reached on its edge from {self.stage}: {why}"
+                self._fail_with(work, ReplicaLostError(text, stage=unread[0].target.stage, replica=peer[0]))
+            elif unread:
                 self._flush(work)
-
-
-def _wire_content(content: str | Audio | None) -> wire.Content | None:
-    if content is None:
-        return None
-    if isinstance(content, str):
-        return wire.Text(content)
-    samples = np.ascontiguousarray(content.samples, dtype="<f4")
-    return wire.Audio(samples.tobytes(), content.sample_rate)

@@ -1,4 +1,4 @@
-"""The two ends of an edge in a worker: sequence numbers, totals, credits (P5, R2, R5). Pure."""
+"""The two ends of an edge in a worker: sequence numbers, totals, credits (P5, R2, R5, B1, B4). Pure."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections import deque
 from dataclasses import dataclass, field
 
 from omnizmq import protocol as wire
-from omnizmq.errors import IncompleteInputError
+from omnizmq.errors import IncompleteInputError, StageError
 from omnizmq.workers.engine import Chunk
 
 
@@ -21,6 +21,14 @@ class InEdge:
     ended: bool = False
     closed: bool = False  # by this consumer, or with its producer
     held: list[Chunk] = field(default_factory=list)  # of a payload edge, until it is whole
+    held_bytes: int = 0
+    prepaid: int = 0  # chunks whose credit went back before the engine took them (B4)
+    prepaid_bytes: int = 0
+
+    @property
+    def peer(self) -> tuple[str, int]:
+        """The producer's replica and incarnation."""
+        return self.source.replica, self.source.incarnation
 
     @property
     def open(self) -> bool:
@@ -40,6 +48,31 @@ class InEdge:
             raise self._incomplete(f"chunk {seq} follows chunk {self.received}")
         self.received = seq
         return True
+
+    def hold(self, chunk: Chunk) -> None:
+        """Raises `StageError` when the payload gets too large."""
+        self.held.append(chunk)
+        self.held_bytes += chunk.nbytes
+        if self.held_bytes > wire.MESSAGE_BYTES:
+            raise StageError(f"the payload from {self.source.stage} is over {wire.MESSAGE_BYTES} bytes")
+
+    def prepay(self, chunk: Chunk) -> bool:
+        """Whether this chunk's credit may go back now, although the engine has not taken it."""
+        if self.prepaid_bytes + chunk.nbytes > wire.MESSAGE_BYTES:
+            return False
+        self.prepaid += 1
+        self.prepaid_bytes += chunk.nbytes
+        return True
+
+    def took(self, chunks: int) -> int:
+        """How many of the chunks that the engine took are still to be credited."""
+        paid = min(self.prepaid, chunks)
+        self.prepaid -= paid
+        return chunks - paid
+
+    def close(self) -> None:
+        self.closed = True
+        self.held.clear()
 
     def end(self, total: int) -> None:
         """Raises `IncompleteInputError` when not all have come."""
@@ -63,9 +96,15 @@ class OutEdge:
     first_ns: int = 0
     last_ns: int = 0
     waiting: deque[Chunk] = field(default_factory=deque)
+    relayed_bytes: int = 0
     ending: bool = False  # no more chunks will be put
     ended: bool = False  # and the consumer has been told
     closed: bool = False  # by the consumer (R5)
+
+    @property
+    def peer(self) -> tuple[str, int]:
+        """The consumer's replica and incarnation."""
+        return self.target.replica, self.target.incarnation
 
     @property
     def relayed(self) -> bool:
@@ -81,8 +120,14 @@ class OutEdge:
         return self.open and not self.relayed and self.sent - self.consumed >= self.target.window
 
     def put(self, chunk: Chunk) -> None:
-        if self.open:
-            self.waiting.append(chunk)
+        """Raises `StageError` when a relay edge's content gets too large."""
+        if not self.open:
+            return
+        self.waiting.append(chunk)
+        if self.relayed:
+            self.relayed_bytes += chunk.nbytes
+            if self.relayed_bytes > wire.CONTENT_BYTES:
+                raise StageError(f"the output for {self.target.stage} is over {wire.CONTENT_BYTES} bytes")
 
     def next(self, now_ns: int) -> Chunk | None:
         """The next chunk that may go, counted as sent; None when there is none or no credit."""

@@ -25,7 +25,10 @@ FinishReason = Literal["stop", "length", "abort"]
 
 @dataclass(frozen=True, slots=True)
 class Chunk:
-    """One increment of an edge: small scalars and arrays by name, of any numeric dtype and shape."""
+    """One increment of an edge: small scalars and arrays by name, of any numeric dtype and shape.
+
+    Neither is changed any more by who has handed it out: it may wait for a credit before it is copied.
+    """
 
     meta: Mapping[str, Value] = field(default_factory=dict)
     arrays: Mapping[str, NDArray[Any]] = field(default_factory=dict)

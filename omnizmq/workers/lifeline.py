@@ -11,12 +11,14 @@ from __future__ import annotations
 import ctypes
 import os
 import signal
+import time
 from pathlib import Path
 
 from omnizmq.runtime import remove_if_dead
 
 _PR_SET_PDEATHSIG = 1
 LAST_WORDS_S = 3
+PARENT_EXIT_S = 1.0
 
 EXIT_FAILED_START = 3
 EXIT_MISCONFIGURED = 4
@@ -35,12 +37,16 @@ def brace() -> None:
     signal.alarm(LAST_WORDS_S)
 
 
-def end_with_group(runtime_dir: str, nonce: str) -> None:
+def end_with_group(parent_pid: int, runtime_dir: str, nonce: str) -> None:
     """Remove what the dead router left, its other workers included, then this process and all its children.
 
-    Does not return.
+    A dying process closes its pipes and frees its locks in no order that one could rely on; when it is no longer our
+    parent, it has done both. Does not return.
     """
     try:
+        deadline = time.monotonic() + PARENT_EXIT_S
+        while os.getppid() == parent_pid and time.monotonic() < deadline:
+            time.sleep(0.005)
         remove_if_dead(Path(runtime_dir), nonce)
     finally:
         os.killpg(0, signal.SIGKILL)

@@ -2,17 +2,21 @@
 
 A request's input waits here until its engine can use it: a chunk is handed over only while the engine has nothing else
 to do for that request, and its credit is due then. So the credits of an edge bound what an engine holds (B1).
+
+An engine is other people's code, and may raise anything from anywhere: that fails the request it was called for, or all
+that were in the step (F1). Nothing leaves this module as an exception.
 """
 
 from __future__ import annotations
 
+import logging
 from collections import Counter, deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import assert_never
 
 from omnizmq.errors import OmnizmqError, StageError
-from omnizmq.workers.engine import Chunk, Engine, EngineRequest
+from omnizmq.workers.engine import Chunk, Engine, EngineRequest, StageOutput
 from omnizmq.workers.messages import (
     AbortEngine,
     AddToEngine,
@@ -28,6 +32,8 @@ from omnizmq.workers.messages import (
     HoldEngine,
     RunEngine,
 )
+
+log = logging.getLogger(__name__)
 
 
 @dataclass
@@ -53,8 +59,7 @@ class EngineRunner:
             return self._add(command.request)
         held = self._requests.get(command.engine_id)
         if isinstance(command, AbortEngine):
-            self._requests.pop(command.engine_id, None)
-            return [EngineAborted(command.engine_id, self._engine.abort(command.engine_id))]
+            return [self._abort(command.engine_id)]
         if held is None:
             return []
         match command:
@@ -73,9 +78,10 @@ class EngineRunner:
     def round(self) -> list[EngineEvent] | None:
         """Feed what the engine can use, then one step over all requests that have work. None: there was nothing."""
         events: list[EngineEvent] = []
+        ready = []
         for engine_id in [engine_id for engine_id, held in self._requests.items() if held.runs]:
-            events += self._feed(engine_id)
-        ready = [id_ for id_, held in self._requests.items() if held.runs and self._engine.has_work(id_)]
+            if self._feed(engine_id, events):
+                ready.append(engine_id)
         if ready:
             return events + self._step(ready)
         return events or None
@@ -84,25 +90,39 @@ class EngineRunner:
         self._requests[request.request_id] = _Held()
         try:
             self._engine.add(request)
-        except Exception as error:  # noqa: BLE001 (F1: an engine's exception is one request's)
+        except (Exception, SystemExit) as error:  # noqa: BLE001 (F1: an engine's exception is one request's)
             return [self._failed(request.request_id, error)]
         return []
 
-    def _feed(self, engine_id: str) -> list[EngineEvent]:
+    def _abort(self, engine_id: str) -> EngineAborted:
+        """Confirmed whatever the engine does: nobody waits for ever for an abort (A6)."""
+        self._requests.pop(engine_id, None)
+        try:
+            return EngineAborted(engine_id, _outputs(self._engine.abort(engine_id)))
+        except (Exception, SystemExit):
+            log.exception("the engine failed to abort %s", engine_id)
+            return EngineAborted(engine_id, [])
+
+    def _feed(self, engine_id: str, events: list[EngineEvent]) -> bool:
+        """Whether the engine has work for this request, which gets what input it can use."""
         held = self._requests[engine_id]
         took: Counter[str] = Counter()
-        failed: list[EngineEvent] = []
+        failed = None
+        has_work = False
         try:
-            while held.inbox and not self._engine.has_work(engine_id):
+            while not (has_work := self._engine.has_work(engine_id)) and held.inbox:
                 source, chunk = held.inbox.popleft()
                 if chunk is None:
                     self._engine.end_of_input(engine_id, source)
                 else:
                     self._engine.feed(engine_id, source, chunk)
                     took[source] += 1
-        except Exception as error:  # noqa: BLE001 (F1: an engine's exception is one request's)
-            failed = [self._failed(engine_id, error)]
-        return [EngineTook(engine_id, source, chunks) for source, chunks in took.items()] + failed
+        except (Exception, SystemExit) as error:  # noqa: BLE001 (F1: an engine's exception is one request's)
+            failed = self._failed(engine_id, error)
+        events += [EngineTook(engine_id, source, chunks) for source, chunks in took.items()]
+        if failed is not None:
+            events.append(failed)
+        return has_work
 
     def _step(self, ready: list[str]) -> list[EngineEvent]:
         start_ns = self._clock_ns()
@@ -114,8 +134,8 @@ class EngineRunner:
                 events.append(EngineRan(engine_id, start_ns))
         self.state = ("stepping", start_ns)
         try:
-            outputs = self._engine.step(ready)
-        except Exception as error:  # noqa: BLE001 (F1: a step that raises fails the requests that were in it)
+            outputs = _outputs(self._engine.step(ready))
+        except (Exception, SystemExit) as error:  # noqa: BLE001 (F1: a step that raises fails the requests that were in it)
             return events + [self._failed(engine_id, error) for engine_id in ready]
         finally:
             self.state = ("idle", self._clock_ns())
@@ -126,8 +146,17 @@ class EngineRunner:
             events.append(EngineMade(output, now_ns))
         return events
 
-    def _failed(self, engine_id: str, error: Exception) -> EngineFailed:
+    def _failed(self, engine_id: str, error: Exception | SystemExit) -> EngineFailed:
         self._requests.pop(engine_id, None)
         if isinstance(error, OmnizmqError):
             return EngineFailed(engine_id, error)
         return EngineFailed(engine_id, StageError(f"{type(error).__name__}: {error}"))
+
+
+def _outputs(made: object) -> list[StageOutput]:
+    """What an engine returned, which must be outputs of requests."""
+    if not isinstance(made, list) or not all(isinstance(output, StageOutput) for output in made):
+        raise StageError(f"the engine returned a {type(made).__name__}: a list of StageOutput was expected")
+    if not all(isinstance(output.request_id, str) for output in made):
+        raise StageError("the engine returned an output without the id of a request")
+    return made

@@ -9,9 +9,10 @@ import logging
 import threading
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from queue import Empty, SimpleQueue
 
-from omnizmq.errors import OmnizmqError
+from omnizmq.errors import LaunchError, OmnizmqError
 from omnizmq.workers.engine import Engine
 from omnizmq.workers.messages import EngineCommand, EngineEvent
 from omnizmq.workers.runner import EngineRunner
@@ -71,15 +72,24 @@ class EngineThread:
     def _main(self) -> None:
         try:
             engine = self._load(self.wake)
-        except Exception as error:
-            expected = isinstance(error, OmnizmqError)  # its message says all
-            log.error("the engine did not load: %s", error, exc_info=not expected)
-            self._loaded(error)
+        except (Exception, SystemExit) as error:
+            failure = error if isinstance(error, Exception) else LaunchError(f"the engine asked to exit: {error}")
+            expected = isinstance(failure, OmnizmqError)  # its message says all
+            log.error("the engine did not load: %s", failure, exc_info=not expected)
+            self._loaded(failure)
             return
         self._runner = EngineRunner(engine, time.monotonic_ns)
-        self._loaded(None)
-        self._run(self._runner)
-        engine.close()
+        try:
+            self._loaded(None)
+            self._run(self._runner)
+        finally:
+            self._close(engine)
+
+    def _close(self, engine: Engine) -> None:
+        try:
+            engine.close()
+        except Exception:
+            log.exception("the engine did not close")
 
     def _run(self, runner: EngineRunner) -> None:
         idle = True
@@ -99,9 +109,10 @@ class EngineThread:
     def _commands(self, *, wait: bool) -> list[EngineCommand | _Wake | _Stop]:
         """All that is queued; at least one where `wait`."""
         commands = [self._queue.get()] if wait else []
-        self._woken.clear()
-        try:
+        with suppress(Empty):
             while True:
                 commands.append(self._queue.get_nowait())
-        except Empty:
-            return commands
+        # After the last `_Wake` was taken and before the engine is looked at: a wake from here on is put again, and
+        # what an earlier one stood for is seen now.
+        self._woken.clear()
+        return commands

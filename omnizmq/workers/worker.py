@@ -96,7 +96,8 @@ class Worker:
         self._thread.start()
         status = await self._ended
         lifeline.brace()
-        if not await asyncio.to_thread(self._thread.stop, CLOSE_TIMEOUT_S):
+        loading = self._thread.state[0] == "loading"  # there is nothing to close, and no end to wait for
+        if not loading and not await asyncio.to_thread(self._thread.stop, CLOSE_TIMEOUT_S):
             log.warning("the engine did not close within %s s", CLOSE_TIMEOUT_S)
         self._router.close()
         self._plane.close()
@@ -120,7 +121,7 @@ class Worker:
     def _orphaned(self) -> None:
         log.warning("the router is gone: ending")
         lifeline.brace()
-        lifeline.end_with_group(self._spec.runtime_dir, self._spec.nonce)
+        lifeline.end_with_group(self._spec.parent_pid, self._spec.runtime_dir, self._spec.nonce)
 
     # --- The engine ------------------------------------------------------------------------------------------------
 
@@ -206,6 +207,8 @@ class Worker:
     # --- The gate --------------------------------------------------------------------------------------------------
 
     def _handle(self, event: GateEvent) -> None:
+        if self._router.closed:  # this worker has ended, and something came late
+            return
         for command in self._gate.handle(event, time.monotonic_ns()):
             match command:
                 case ToRouter():
@@ -236,9 +239,7 @@ class Worker:
         except ProtocolError as error:
             self._too_large(frame, error)
 
-    def _too_large(
-        self, frame: Sent, error: ProtocolError
-    ) -> None:
+    def _too_large(self, frame: Sent, error: ProtocolError) -> None:
         """Its request fails. Where the gate has reported an end already, the receiver misses the frame and says so."""
         log.error("%s", error.message)
         if not isinstance(frame, wire.Heartbeat | wire.Bye):
@@ -255,6 +256,8 @@ class Worker:
         self._loop.call_later(limits.heartbeat_interval_s, self._beat)
 
     def _send_heartbeat(self) -> None:
+        if self._router.closed:
+            return
         state, since_ns = self._thread.state
         text = self._progress
         if self._failure is not None:
@@ -274,7 +277,7 @@ def main() -> None:
         level=logging.INFO, stream=sys.stderr, format=f"%(asctime)s {spec.replica} %(levelname)s %(message)s"
     )
     if not lifeline.hold(spec.parent_pid):
-        lifeline.end_with_group(spec.runtime_dir, spec.nonce)
+        lifeline.end_with_group(spec.parent_pid, spec.runtime_dir, spec.nonce)
     try:
         status = asyncio.run(_run(spec))
     except Exception:

@@ -1,8 +1,9 @@
-"""What a test must not leave behind: processes, socket files, shared memory, descriptors."""
+"""What a test must not leave behind: processes, socket files, shared memory, descriptors, threads."""
 
 from __future__ import annotations
 
 import os
+import threading
 import time
 from pathlib import Path
 from typing import NamedTuple
@@ -17,6 +18,7 @@ class Left(NamedTuple):
     runtime: frozenset[str]
     shared_memory: frozenset[str]
     descriptors: int
+    threads: frozenset[str]
 
 
 def look(runtime_root: Path) -> Left:
@@ -26,7 +28,9 @@ def look(runtime_root: Path) -> Left:
     }
     runtime = {str(path.relative_to(runtime_root)) for path in runtime_root.rglob("*")}
     shared = {entry.name for entry in os.scandir("/dev/shm")}
-    return Left(frozenset(processes), frozenset(runtime), frozenset(shared), len(os.listdir("/proc/self/fd")))
+    descriptors = len(os.listdir("/proc/self/fd"))
+    threads = {thread.name for thread in threading.enumerate()}
+    return Left(frozenset(processes), frozenset(runtime), frozenset(shared), descriptors, frozenset(threads))
 
 
 def _of_this_test(process: psutil.Process, runtime_root: str) -> bool:
@@ -49,6 +53,7 @@ def _difference(before: Left, after: Left) -> list[str]:
     leaks = [f"process {pid}: {_command(pid)}" for pid in sorted(after.processes - before.processes)]
     leaks += [f"file {name} in the runtime directory" for name in sorted(after.runtime - before.runtime)]
     leaks += [f"shared memory {name}" for name in sorted(after.shared_memory - before.shared_memory)]
+    leaks += [f"thread {name}" for name in sorted(after.threads - before.threads)]
     if after.descriptors > before.descriptors:
         leaks.append(f"{after.descriptors - before.descriptors} file descriptors")
     return leaks

@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import os
 import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
+
+from omnizmq import AsyncClient, Client, RequestOutput
+from omnizmq.errors import OmnizmqError
 
 OMNIZMQ = [sys.executable, "-m", "omnizmq"]
 
@@ -28,6 +32,13 @@ def omnizmq(*args: str, stdin: bytes | None = None, timeout_s: float = 60) -> su
     return subprocess.CompletedProcess(done.args, done.returncode, done.stdout.decode(), done.stderr.decode())
 
 
+def document(done: subprocess.CompletedProcess[str]) -> dict[str, Any]:
+    """The one JSON document that is all of stdout."""
+    assert done.stdout.count("\n") == 1 or done.stdout.startswith("{\n"), done.stdout
+    found: dict[str, Any] = json.loads(done.stdout)
+    return found
+
+
 class Running:
     """`omnizmq launch`, ready. `pid` is the router's."""
 
@@ -38,19 +49,38 @@ class Running:
         self.pid: int = ready["pid"]
 
     def status(self) -> dict[str, Any]:
-        done = omnizmq("status", "--json", "--connect", self.name)
-        assert done.returncode == 0, done.stderr
-        document: dict[str, Any] = json.loads(done.stdout)
-        return document
+        with Client.connect(self.name) as client:
+            return client.status()
 
     def worker_pid(self, replica: str) -> int:
-        stage, _, number = replica.partition("/")
-        return int(self.status()["stages"][stage]["replicas"][int(number)]["pid"])
+        return int(self.replica(replica)["pid"])
 
     def stop(self, number: int = signal.SIGTERM, timeout_s: float = 30) -> int:
         """The exit status after that signal."""
         self.process.send_signal(number)
         return self.process.wait(timeout_s)
+
+    def replica(self, replica: str) -> dict[str, Any]:
+        """What `status` says of `talker/0`."""
+        stage, _, number = replica.partition("/")
+        found: dict[str, Any] = self.status()["stages"][stage]["replicas"][int(number)]
+        return found
+
+    def worker_pids(self) -> list[int]:
+        return [one["pid"] for stage in self.status()["stages"].values() for one in stage["replicas"]]
+
+    def trace(self, id_: str) -> dict[str, Any]:
+        """What `trace` says of the request, once it is known to have ended."""
+        found: dict[str, Any] = {}
+
+        def ended() -> bool:
+            done = omnizmq("trace", id_, "--json", "--connect", self.name)
+            found.clear()
+            found.update(json.loads(done.stdout) if done.returncode == 0 else {})
+            return found.get("state") == "ended"
+
+        assert eventually(ended), found
+        return found
 
     def idle(self) -> bool:
         """B3: every table is empty."""
@@ -74,7 +104,7 @@ def launched(config: str = "synthetic", *sets: str, name: str | None = None) -> 
     assert process.stderr is not None
     try:
         line = process.stdout.readline()
-        assert line, f"the deployment did not start: {process.stderr.read()}"
+        assert '"endpoint"' in line, f"the deployment did not start: {process.stderr.read()}"
         yield Running(process, json.loads(line))
     finally:
         if process.poll() is None:
@@ -98,14 +128,68 @@ def eventually(holds: Callable[[], bool], timeout_s: float = 10.0) -> bool:
     return True
 
 
-def alive(pid: int) -> bool:
-    """Whether a process with that number exists and is no zombie."""
+def state_of(pid: int) -> str | None:
+    """The letter that the kernel gives: R, S, T (stopped), Z (ended, not reaped), …; None: there is no such process."""
     try:
         with open(f"/proc/{pid}/stat") as stat:
-            return stat.read().rpartition(")")[2].split()[0] != "Z"
-    except FileNotFoundError:
-        return False
+            return stat.read().rpartition(")")[2].split()[0]
+    except (FileNotFoundError, ProcessLookupError):
+        return None
+
+
+def alive(pid: int) -> bool:
+    """Whether a process with that number exists and is no zombie."""
+    return state_of(pid) not in (None, "Z")
 
 
 def kill(pid: int, number: int = signal.SIGKILL) -> None:
     os.kill(pid, number)
+
+
+async def collect(client: AsyncClient, prompt: str, **options: Any) -> list[RequestOutput]:
+    """Every output of one request, the terminal at the end."""
+    return [output async for output in client.generate(prompt, **options)]
+
+
+def text_of(outputs: list[RequestOutput]) -> str:
+    return "".join(output.text or "" for output in outputs)
+
+
+def samples_of(outputs: list[RequestOutput]) -> int:
+    return sum(len(output.audio) for output in outputs if output.audio is not None)
+
+
+class Asking:
+    """A request under way. `outputs` are those that have come."""
+
+    def __init__(self, client: AsyncClient, prompt: str, **options: Any) -> None:
+        self.outputs: list[RequestOutput] = []
+        self.task = asyncio.create_task(self._read(client.generate(prompt, **options)))
+
+    async def _read(self, outputs: AsyncIterator[RequestOutput]) -> None:
+        async for output in outputs:
+            self.outputs.append(output)
+
+    async def has(self, outputs: int) -> None:
+        """Wait until so many have come; an error that ends it earlier is raised."""
+        await until(lambda: len(self.outputs) >= outputs or self.task.done())
+        if self.task.done():
+            self.task.result()
+        assert len(self.outputs) >= outputs
+
+    async def error(self) -> OmnizmqError | None:
+        """What it ended with; None: a terminal."""
+        try:
+            await asyncio.wait_for(self.task, 20)
+        except OmnizmqError as error:
+            return error
+        assert self.outputs[-1].finished
+        return None
+
+
+async def until(holds: Callable[[], bool], timeout_s: float = 10.0) -> None:
+    """Wait until it holds; fail after that time."""
+    deadline = time.monotonic() + timeout_s
+    while not holds():
+        assert time.monotonic() < deadline, "waited in vain"
+        await asyncio.sleep(0.005)

@@ -1,0 +1,107 @@
+"""What `omnizmq chat` was asked for, and one request made of it; used by its one turn and by its conversation."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from omnizmq.commands.turn import Turn
+from omnizmq.errors import ConfigError, InvalidRequestError
+
+if TYPE_CHECKING:
+    from omnizmq import AsyncClient
+
+EXIT_FAILED = 1
+EXIT_USAGE = 2
+EXIT_INTERRUPTED = 130
+
+
+@dataclass(frozen=True)
+class Asked:
+    """The options of one call."""
+
+    modalities: list[str]
+    output: Path | None
+    config: str | None
+    sets: tuple[str, ...]
+    connect: str | None
+    system: str | None
+    audio: Path | None
+    max_tokens: int | None
+    seed: int | None
+    params: tuple[str, ...]
+    request_id: str | None
+    timeout: float | None
+    as_json: bool
+
+    def user(self, text: str) -> dict[str, Any]:
+        """A user's message. Raises `InvalidRequestError` when the sound file cannot be read."""
+        if self.audio is None:
+            return {"role": "user", "content": text}
+        try:
+            data = self.audio.read_bytes()
+        except OSError as error:
+            raise InvalidRequestError(f"--audio {self.audio} cannot be read: {error.strerror}") from error
+        return {"role": "user", "content": [{"type": "text", "text": text}, {"type": "audio", "data": data}]}
+
+    def stage_params(self, stages: dict[str, str | None]) -> dict[str, dict[str, Any]]:
+        """Sampling parameters by stage; `stages` maps each stage to the modality of its final output."""
+        params: dict[str, dict[str, Any]] = {stage: {} for stage in stages}
+        for stage, modality in stages.items():
+            if self.seed is not None:
+                params[stage]["seed"] = self.seed
+            if self.max_tokens is not None and modality == "text":
+                params[stage]["max_tokens"] = self.max_tokens
+        for setting in self.params:
+            stage, name, value = split_param(setting)
+            params.setdefault(stage, {})[name] = value
+        return params
+
+    async def ask(self, client: AsyncClient, messages: list[dict[str, Any]], turn: Turn) -> None:
+        """One request, to its end; what comes of it is in `turn`."""
+        system = [{"role": "system", "content": self.system}] if self.system is not None else []
+        await turn.consume(
+            client.generate(
+                system + messages,
+                modalities=self.modalities,
+                params=self.stage_params(client.stages),
+                request_id=turn.external_id,
+                deadline_s=self.timeout,
+            )
+        )
+
+    def tell(self, turn: Turn) -> int:
+        """What a person wants to know besides the text, on stderr; and the exit code."""
+        if turn.text and not self.as_json:
+            click.echo()
+        for stage, note in (turn.terminal.notes if turn.terminal is not None else {}).items():
+            click.echo(f"note from {stage}: {note}", err=True)
+        sound = turn.wave.document() if turn.wave is not None else None
+        if sound is not None and not self.as_json:
+            click.echo(f"wrote {sound['path']} ({sound['seconds']} s, {sound['sample_rate']} Hz)", err=True)
+        if turn.interrupted:
+            click.echo("omnizmq chat: interrupted", err=True)
+            return EXIT_INTERRUPTED
+        if turn.error is not None:
+            click.echo(f"omnizmq chat: {turn.error.message}", err=True)
+            return EXIT_USAGE if isinstance(turn.error, ConfigError | InvalidRequestError) else EXIT_FAILED
+        if turn.finish_reason == "abort":
+            click.echo(f"omnizmq chat: {turn.external_id} was aborted", err=True)
+            return EXIT_FAILED
+        return 0
+
+
+def split_param(setting: str) -> tuple[str, str, Any]:
+    """Stage, name and value of `STAGE.KEY=VALUE`. The value is JSON, or a string where it is not."""
+    key, equals, value = setting.partition("=")
+    stage, dot, name = key.partition(".")
+    if not (equals and dot and stage and name):
+        raise InvalidRequestError(f"--param {setting!r} is not STAGE.KEY=VALUE, such as thinker.temperature=0.7")
+    try:
+        return stage, name, json.loads(value)
+    except ValueError:
+        return stage, name, value

@@ -1,0 +1,130 @@
+"""What an engine made, checked before it becomes frames: whatever the gate sends on can be encoded, and fits (F1, W1).
+
+An engine is other people's code. What it hands over wrongly is its request's error, in one line that says what was
+expected; numpy's scalars alone are not held against it, and become Python's. Pure.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import reprlib
+from collections.abc import Callable, Mapping
+from typing import Any, get_args
+
+import numpy as np
+
+from omnizmq import protocol as wire
+from omnizmq.errors import OmnizmqError, ProtocolError, StageError
+from omnizmq.workers.chunks import check_array
+from omnizmq.workers.engine import Audio, Chunk, FinishReason, StageOutput
+
+NOTE_BYTES = 4096
+_HEADER_BYTES = 16  # at most, of a packed number, or before a text
+_ARRAY_BYTES = 512  # at most, of an array's dtype and shape
+_REASONS = (None, *get_args(FinishReason))
+
+
+def checked(output: StageOutput) -> StageOutput:
+    """The same, its scalars Python's own. Raises `StageError`."""
+    try:
+        return _checked(output)
+    except (AttributeError, TypeError) as error:  # what should be a mapping or a sequence is none
+        raise StageError(f"the engine made an output that is none: {error}") from error
+
+
+def wire_content(content: str | Audio | None) -> wire.Content | None:
+    """The content of a checked output."""
+    if content is None:
+        return None
+    if isinstance(content, str):
+        return wire.Text(str(content))
+    samples = np.ascontiguousarray(content.samples, dtype="<f4")
+    return wire.Audio(samples.tobytes(), int(content.sample_rate))
+
+
+def _checked(output: StageOutput) -> StageOutput:
+    if output.finish_reason not in _REASONS:
+        raise _wrong("finish_reason", output.finish_reason, "stop, length or abort")
+    if output.error is not None and not isinstance(output.error, OmnizmqError):
+        raise _wrong("error", output.error, "an OmnizmqError")
+    if output.note is not None and _utf8_bytes("note", output.note) > NOTE_BYTES:
+        raise StageError(f"the engine made a note of {len(output.note)} characters: a sentence was expected")
+    _check_content(output.content)
+    usage = _plain("usage", output.usage, _is_number, "a whole number or a float")
+    chunks = {}
+    for target, made in output.chunks.items():
+        _utf8_bytes("a consumer's name", target)
+        chunks[target] = [_checked_chunk(chunk) for chunk in made]
+    return dataclasses.replace(output, usage=usage, chunks=chunks)
+
+
+def _check_content(content: object) -> None:
+    if content is None:
+        return
+    if isinstance(content, str):
+        size = _utf8_bytes("text", str(content))
+    elif isinstance(content, Audio):
+        samples, rate = content.samples, content.sample_rate
+        if not isinstance(samples, np.ndarray) or samples.ndim != 1 or samples.dtype.kind != "f":
+            raise _wrong("audio", samples, "a one-dimensional array of float32")
+        if isinstance(rate, bool) or not isinstance(rate, int | np.integer) or not 0 < rate < 1 << 31:
+            raise _wrong("sample_rate", rate, "a whole number of Hz")
+        size = 4 * samples.size
+    else:
+        raise _wrong("content", content, "text, Audio or None")
+    if size > wire.CONTENT_BYTES:
+        raise StageError(f"the engine made content of {size} bytes at once: at most {wire.CONTENT_BYTES} can be sent")
+
+
+def _checked_chunk(chunk: object) -> Chunk:
+    if not isinstance(chunk, Chunk):
+        raise _wrong("chunk", chunk, "a Chunk")
+    meta = _plain("meta", chunk.meta, _is_value, "a number, text, a truth value or None")
+    size = sum(2 * _HEADER_BYTES + len(key.encode()) for key in meta)
+    size += sum(len(value.encode()) for value in meta.values() if isinstance(value, str))
+    for name, array in chunk.arrays.items():
+        size += _ARRAY_BYTES + _utf8_bytes("an array's name", name)
+        try:
+            check_array(name, array)
+        except ProtocolError as error:
+            raise StageError(f"the engine made a chunk that cannot be sent: {error.message}") from error
+        size += array.nbytes
+    if size > wire.CONTENT_BYTES:
+        raise StageError(f"the engine made a chunk of {size} bytes: at most {wire.CONTENT_BYTES} can be sent")
+    return chunk if meta is chunk.meta else dataclasses.replace(chunk, meta=meta)
+
+
+def _plain(what: str, values: Mapping[str, Any], fits: Callable[[object], bool], expected: str) -> Mapping[str, Any]:
+    """The mapping itself where it holds nothing of numpy's, else one that does not."""
+    if any(isinstance(value, np.generic) for value in values.values()):
+        values = {key: value.item() if isinstance(value, np.generic) else value for key, value in values.items()}
+    for key, value in values.items():
+        _utf8_bytes(f"a key of {what}", key)
+        if not fits(value):
+            raise _wrong(f"{what}[{key!r}]", value, expected)
+    return values
+
+
+def _is_number(value: object) -> bool:
+    return type(value) is float or (type(value) is int and -(1 << 63) <= value < 1 << 64)
+
+
+def _is_value(value: object) -> bool:
+    if isinstance(value, str):
+        return type(value) is str and _utf8_bytes("text in meta", value) >= 0
+    return value is None or type(value) is bool or _is_number(value)
+
+
+def _utf8_bytes(what: str, text: object) -> int:
+    if type(text) is not str:
+        raise _wrong(what, text, "text")
+    try:
+        return len(text.encode())
+    except UnicodeEncodeError as error:
+        raise StageError(f"the engine made {what} that cannot be UTF-8, at character {error.start}") from error
+
+
+def _wrong(what: str, value: object, expected: str) -> StageError:
+    shown = " ".join(reprlib.repr(value).split())
+    shown = shown if len(shown) <= 80 else shown[:80] + "…"
+    return StageError(f"the engine made {what} = {shown} ({type(value).__name__}): {expected} was expected")

@@ -1,0 +1,303 @@
+"""S1, R1, R2, R3, R5 and P5 at the workers: whole pipelines of real gates, runners and engines, over many schedules."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import pytest
+from support.engines import Copier, Deaf, Troubled, context
+from support.line import Edge, Line
+
+from omnizmq import protocol as wire
+from omnizmq.workers.engine import Engine, StageOutput
+from omnizmq.workers.engines.synthetic import create
+
+SEEDS = range(25)
+CHAIN = [Edge("thinker", "talker"), Edge("talker", "code2wav")]
+SHAPES = {
+    "chain": CHAIN,
+    "payload": [Edge("thinker", "talker", "payload"), Edge("talker", "code2wav")],
+    "relay": [Edge("thinker", "talker", "relay"), Edge("talker", "code2wav")],
+    "relay last": [Edge("thinker", "talker"), Edge("talker", "code2wav", "relay")],
+    "diamond": [*CHAIN, Edge("thinker", "code2wav")],
+    "diamond with a payload": [*CHAIN, Edge("thinker", "code2wav", "payload")],
+    "diamond by the router": [
+        Edge("thinker", "talker", "relay"),
+        Edge("talker", "code2wav"),
+        Edge("thinker", "code2wav"),
+    ],
+    "fan out": [Edge("thinker", "talker"), Edge("thinker", "code2wav", window=1)],
+}
+STAGES = ("thinker", "talker", "code2wav")
+
+
+def engine(stage: str, edges: Sequence[Edge], **options: object) -> Engine:
+    """A synthetic stage of that graph: it verifies each chunk that it is fed."""
+    return create(
+        context(
+            stage,
+            sources=[edge.source for edge in edges if edge.target == stage],
+            targets=[edge.target for edge in edges if edge.source == stage],
+            final_output="text" if stage == "code2wav" else None,
+            chunk_bytes=16,
+            **options,
+        )
+    )
+
+
+def line(edges: Sequence[Edge], seed: int, *, chunks: int = 8, ready: str = "all", **others: Engine) -> Line:
+    engines = {stage: others.get(stage) or engine(stage, edges, chunks=chunks) for stage in STAGES}
+    return Line(engines, edges, final=["code2wav"], ready=ready, seed=seed)
+
+
+def ended_well(pipeline: Line) -> None:
+    assert pipeline.each_reported_once()
+    assert pipeline.is_empty()
+
+
+@pytest.mark.parametrize("edges", SHAPES.values(), ids=SHAPES.keys())
+class TestEveryGraph:
+    def test_p5_every_request_of_every_graph_ends_whole_in_every_order(self, edges: Sequence[Edge]) -> None:
+        for seed in SEEDS:
+            pipeline = line(edges, seed)
+            requests = [pipeline.ask(f"demo{number}") for number in range(3)]
+            pipeline.settle()
+            ended_well(pipeline)
+            for request in requests:
+                for stage in STAGES:
+                    report = pipeline.report(request, stage)
+                    assert (report.finish_reason, report.error) == ("stop", None)
+                into = [edge.source for edge in edges if edge.target == "code2wav"]
+                assert len(pipeline.outputs[request]) - 1 in (8 * len(into), 8 * len(into) - 1)
+
+    def test_r2_duplicates_on_the_wire_change_nothing(self, edges: Sequence[Edge]) -> None:
+        for seed in SEEDS:
+            plain, doubled = line(edges, seed), line(edges, seed)
+            doubled.duplicate = 0.5
+            texts = []
+            for pipeline in (plain, doubled):
+                request = pipeline.ask("demo")
+                pipeline.settle()
+                ended_well(pipeline)
+                assert pipeline.report(request, "code2wav").error is None
+                texts.append(sorted(pipeline.text(request)))
+            assert texts[0] == texts[1]
+
+    def test_a1_an_abort_at_any_moment_ends_every_stage_once(self, edges: Sequence[Edge]) -> None:
+        for seed in SEEDS:
+            pipeline = line(edges, seed)
+            aborted, other = pipeline.ask("demo"), pipeline.ask("other")
+            for _ in range(pipeline.chance.randrange(120)):
+                pipeline.step()
+            pipeline.abort(aborted)
+            pipeline.settle()
+            ended_well(pipeline)
+            assert pipeline.report(other, "code2wav").finish_reason == "stop"
+
+    @pytest.mark.parametrize("stage", STAGES)
+    def test_f1_r3_a_failure_anywhere_ends_its_own_request_once_and_no_other(
+        self, edges: Sequence[Edge], stage: str
+    ) -> None:
+        for seed in SEEDS:
+            broken = engine(stage, edges, chunks=8, fail_at=1 + seed % 7, fault_only="bad")
+            pipeline = line(edges, seed, **{stage: broken})
+            bad, good = pipeline.ask("bad"), pipeline.ask("good")
+            pipeline.settle()
+            ended_well(pipeline)
+            assert pipeline.report(good, "code2wav").finish_reason == "stop"
+            error = pipeline.report(bad, stage).error
+            assert error is not None
+            assert (error.code, error.stage, error.replica) == ("stage_error", stage, f"{stage}/0")
+
+    def test_r5_a_consumer_that_ends_early_closes_its_edges_and_nobody_is_harmed(self, edges: Sequence[Edge]) -> None:
+        for seed in SEEDS:
+            pipeline = line(edges, seed, chunks=30)
+            request = pipeline.ask("demo", code2wav={"max_tokens": 2})
+            pipeline.settle()
+            ended_well(pipeline)
+            reports = [pipeline.report(request, stage) for stage in STAGES]
+            assert [report.error for report in reports] == [None] * 3
+            assert reports[-1].finish_reason == "length"
+
+    def test_b1_no_edge_ever_has_more_than_its_window_under_way(self, edges: Sequence[Edge]) -> None:
+        for seed in SEEDS:
+            pipeline = line(edges, seed, chunks=40)
+            pipeline.ask("demo")
+            pipeline.settle()
+            ended_well(pipeline)
+            for edge in edges:
+                assert pipeline.most_unread[(edge.source, edge.target)] <= edge.window
+
+
+class TestS1:
+    """The receiver exists before the sender can produce."""
+
+    def test_s1_the_consumer_has_registered_before_its_producer_is_submitted(self) -> None:
+        for seed in SEEDS:
+            pipeline = line(CHAIN, seed)
+            request = pipeline.ask("demo")
+            pipeline.settle()
+            order = [pipeline.facts.index((request, stage, "registered")) for stage in STAGES]
+            assert order == sorted(order, reverse=True)
+            late = sum(worker.gate.late for worker in pipeline.workers.values())
+            credits_after_the_end = sum(edge.chunks for edge in _counts(pipeline, request))
+            assert late <= credits_after_the_end
+            ended_well(pipeline)
+
+    def test_s1_no_chunk_comes_too_early_and_none_is_lost(self) -> None:
+        """The consumer's worker is as slow as it can be: it hears of its submission last of all."""
+        for seed in SEEDS:
+            pipeline = line(CHAIN, seed, chunks=20)
+            request = pipeline.ask("demo")
+            pipeline.settle()
+            assert [edge.chunks for edge in _counts(pipeline, request)] == [20, 20]
+            assert pipeline.report(request, "code2wav").usage["completion_tokens"] == 20
+
+
+def _counts(pipeline: Line, request: str) -> list[wire.EdgeCount]:
+    return [count for stage in STAGES for count in pipeline.report(request, stage).edges]
+
+
+class _Watched(Copier):
+    """Asserts that it is never asked to compute what has no input."""
+
+    def step(self, ready: Sequence[str]) -> list[StageOutput]:
+        for request_id in ready:
+            assert self.holds(request_id) or not self._open[request_id], f"{request_id} was computed on too soon"
+        return super().step(ready)
+
+
+class _Eager(_Watched):
+    """Says that it has work from the beginning: only the gate keeps its requests out of steps."""
+
+    def has_work(self, request_id: str) -> bool:
+        return request_id in self._held
+
+
+class TestR1:
+    """A placeholder is never computed on."""
+
+    @pytest.mark.parametrize("mode", ["chunk", "payload", "relay"])
+    def test_r1_an_engine_that_would_start_at_once_is_kept_waiting(self, mode: str) -> None:
+        class Waiting(Copier):
+            begun = 0
+
+            def has_work(self, request_id: str) -> bool:
+                self.begun += 1
+                return super().has_work(request_id)
+
+        edges = [Edge("thinker", "talker", mode)]
+        talker = Waiting()
+        pipeline = Line(
+            {"thinker": engine("thinker", edges, chunks=3, silent_at=1), "talker": talker}, edges, final=["talker"]
+        )
+        request = pipeline.ask("demo")
+        pipeline.settle()
+        assert talker.begun == 0
+        state = pipeline.workers["talker"].gate.state_of(request, 1)
+        expected = {"chunk": "WAITING_FOR_CHUNK", "payload": "WAITING_FOR_INPUT", "relay": None}[mode]
+        assert (None if state is None else state.value) == expected
+        pipeline.abort(request)
+        pipeline.settle()
+        ended_well(pipeline)
+
+    def test_r1_input_ready_is_told_before_the_first_step_and_never_without_input(self) -> None:
+        for seed in SEEDS:
+            pipeline = line(CHAIN, seed)
+            request = pipeline.ask("demo")
+            pipeline.settle()
+            for stage in STAGES:
+                facts = [fact for rid, at, fact in pipeline.facts if (rid, at) == (request, stage)]
+                assert facts == ["registered", "input_ready", "running", "first_output"]
+
+
+class TestR2:
+    @pytest.mark.parametrize("lost", [1, 3, 8])
+    def test_r2_a_lost_chunk_fails_the_stage_that_misses_it(self, lost: int) -> None:
+        for seed in SEEDS:
+            pipeline = line(CHAIN, seed)
+            _lose(
+                pipeline, "talker", "code2wav", lambda frame: isinstance(frame, wire.ChunkFrame) and frame.seq == lost
+            )
+            request = pipeline.ask("demo")
+            pipeline.settle()
+            ended_well(pipeline)
+            error = pipeline.report(request, "code2wav").error
+            assert error is not None
+            assert (error.code, error.stage, error.replica) == ("incomplete_input", "talker", "talker/0")
+
+    def test_r2_a_truncated_result_is_never_a_success(self) -> None:
+        """Whatever is lost: all the words came, or an error did, or nothing has ended."""
+        for seed in range(60):
+            pipeline = line(CHAIN, seed)
+            _lose(pipeline, "talker", "code2wav", lambda _, chance=pipeline.chance: chance.random() < 0.1)
+            request = pipeline.ask("demo")
+            pipeline.settle()
+            reports = pipeline.reports[(request, "code2wav")]
+            if reports and reports[0].error is None and reports[0].finish_reason == "stop":
+                assert reports[0].usage["completion_tokens"] == 8
+
+
+def _lose(pipeline: Line, source: str, target: str, what: Callable[[object], bool]) -> None:
+    """Some frames of that edge never arrive."""
+    way = pipeline._forward[(source, target)]
+    put = way.put
+    way.put = lambda frame: None if what(frame) else put(frame)  # type: ignore[method-assign]
+
+
+class TestR3:
+    def test_r3_whichever_report_is_first_it_bears_the_producers_own_error(self) -> None:
+        for seed in range(60):
+            broken = engine("thinker", CHAIN, chunks=8, fail_at=4)
+            pipeline = line(CHAIN, seed, thinker=broken)
+            request = pipeline.ask("demo")
+            pipeline.settle()
+            ended_well(pipeline)
+            reports = [pipeline.report(request, stage) for stage in STAGES]
+            errors = {report.error for report in reports if report.error is not None and report.finish_reason is None}
+            assert {(error.stage, error.message) for error in errors} == {
+                ("thinker", "told to fail at output 4 (fail_at)")
+            }
+
+    def test_r3_consumers_end_at_once_and_not_at_a_deadline(self) -> None:
+        """There is no clock here at all: what ends, ends because it was told."""
+        broken = engine("thinker", CHAIN, chunks=8, fail_at=1)
+        pipeline = line(CHAIN, 3, thinker=broken)
+        request = pipeline.ask("demo")
+        pipeline.abort = lambda request_id: None  # type: ignore[method-assign]  # noqa: ARG005
+        pipeline.settle()
+        assert all(pipeline.report(request, stage).error is not None for stage in STAGES)
+        assert pipeline.is_empty()
+
+
+class TestStuckEngines:
+    def test_r5_a_consumer_that_never_uses_its_input_takes_it_and_can_be_aborted(self) -> None:
+        for seed in SEEDS:
+            pipeline = line(CHAIN, seed, talker=Deaf())
+            request = pipeline.ask("demo")
+            pipeline.settle()
+            assert pipeline.report(request, "thinker").finish_reason == "stop"
+            assert not pipeline.reports[(request, "talker")]
+            pipeline.abort(request)
+            pipeline.settle()
+            ended_well(pipeline)
+
+    @pytest.mark.parametrize("method", ["add", "feed", "end_of_input", "has_work", "step", "abort"])
+    def test_f1_an_engine_that_raises_anywhere_ends_its_requests_once(self, method: str) -> None:
+        for seed in SEEDS:
+            calls = iter(range(10**6))
+
+            def trouble(name: str, _: str, calls: object = calls, seed: int = seed) -> None:
+                if name == method and next(calls) >= seed % 5:  # type: ignore[call-overload]
+                    raise RuntimeError(name)
+
+            pipeline = line(CHAIN, seed, talker=Troubled(trouble))
+            requests = [pipeline.ask("demo"), pipeline.ask("other")]
+            for _ in range(40):
+                pipeline.step()
+            pipeline.abort(requests[1])
+            pipeline.settle()
+            for request in requests:
+                pipeline.abort(request)
+            pipeline.settle()
+            ended_well(pipeline)

@@ -1,0 +1,277 @@
+"""Transcripts of a worker's gate: `play >> chunk(1) << fed(1) << fact("input_ready") << run()`.
+
+The worker is `talker/0`, incarnation 7, between `thinker/0` (3) and `code2wav/0` (5). The request is `demo`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from omnizmq import protocol as wire
+from omnizmq.errors import OmnizmqError
+from omnizmq.workers.core import Gate
+from omnizmq.workers.engine import Audio, Chunk, EngineRequest, StageOutput
+from omnizmq.workers.messages import (
+    AbortEngine,
+    AddToEngine,
+    EndEngineInput,
+    EngineAborted,
+    EngineFailed,
+    EngineMade,
+    EngineRan,
+    EngineTook,
+    FeedEngine,
+    GateCommand,
+    GateEvent,
+    HoldEngine,
+    PeerSent,
+    PeerUnreachable,
+    RouterSent,
+    RunEngine,
+    ToConsumer,
+    ToProducer,
+    ToRouter,
+)
+from support.playbook import Playbook
+
+STAGE, REPLICA, INCARNATION = "talker", "talker/0", 7
+RID, EXTERNAL = "demo-0123456789abcdef", "demo"
+NOW = 1_000
+
+_INCARNATIONS = {"thinker": 3, "hearer": 4, "code2wav": 5, "captions": 6}
+
+
+def source(stage: str = "thinker", mode: str = "chunk") -> wire.Source:
+    return wire.Source(stage, f"{stage}/0", _INCARNATIONS[stage], mode)
+
+
+def target(stage: str = "code2wav", mode: str = "chunk", window: int = 2) -> wire.Target:
+    return wire.Target(stage, f"{stage}/0", _INCARNATIONS[stage], f"ipc:///run/{stage}", mode, window)
+
+
+THINKER, CODE2WAV = source(), target()
+
+
+class GatePlay(Playbook[GateEvent, GateCommand]):
+    """A gate without a request. `now` may be set; times of facts are it."""
+
+    def __init__(self, *, ready: str = "all", targets: Sequence[str] = ("code2wav", "captions")) -> None:
+        self.now = NOW
+        self.gate = Gate(STAGE, REPLICA, INCARNATION, ready, targets)
+        super().__init__(lambda event: self.gate.handle(event, self.now))
+
+    def drops(self, event: GateEvent) -> None:
+        """It is counted as late, and brings nothing about."""
+        late, live = self.gate.late, self.gate.live
+        assert self.gate.handle(event, self.now) == []
+        assert (self.gate.late, self.gate.live) == (late + 1, live)
+
+    def state(self, rid: str = RID, attempt: int = 1) -> str | None:
+        state = self.gate.state_of(rid, attempt)
+        return None if state is None else state.value
+
+    def registers(self, frame: wire.SubmitStage) -> None:
+        """A submission, with what it always brings about; what else it does is left to be named."""
+        _ = self >> RouterSent(frame) << fact("registered", frame) << AddToEngine(engine_request(frame))
+
+
+# --- Frames of the router ------------------------------------------------------------------------------------------
+
+
+def submit(
+    *sources: wire.Source,
+    targets: Sequence[wire.Target] = (CODE2WAV,),
+    final: bool = False,
+    rid: str = RID,
+    attempt: int = 1,
+    prompt: str | None = None,
+) -> wire.SubmitStage:
+    return wire.SubmitStage(
+        request_id=rid,
+        external_id=EXTERNAL,
+        attempt=attempt,
+        engine_id=engine_id(rid, attempt),
+        prompt=None if prompt is None else wire.Prompt(prompt, None, None),
+        original_prompt=None,
+        params={"max_tokens": 8},
+        priority=0,
+        final=final,
+        sources=list(sources),
+        targets=list(targets),
+    )
+
+
+def engine_id(rid: str = RID, attempt: int = 1) -> str:
+    return wire.make_engine_id(rid, attempt, STAGE)
+
+
+def engine_request(frame: wire.SubmitStage) -> EngineRequest:
+    return EngineRequest(
+        request_id=frame.engine_id,
+        prompt=frame.prompt,
+        params=frame.params,
+        original_prompt=frame.original_prompt,
+        external_id=frame.external_id,
+        priority=frame.priority,
+    )
+
+
+def asks_abort(rid: str = RID, attempt: int = 1) -> RouterSent:
+    return RouterSent(wire.AbortStage(rid, attempt))
+
+
+def relayed(*chunks: Chunk, stage: str = "thinker", rid: str = RID) -> RouterSent:
+    frames = [chunk_frame(n, chunk, stage) for n, chunk in enumerate(chunks, 1)]
+    return RouterSent(wire.FeedStage(rid, 1, stage, wire.encode_relay(frames)))
+
+
+def lost(stage: str) -> RouterSent:
+    return RouterSent(wire.PeerLost(f"{stage}/0", _INCARNATIONS[stage]))
+
+
+def unreachable(stage: str, why: str = "it does not read") -> PeerUnreachable:
+    return PeerUnreachable(f"{stage}/0", _INCARNATIONS[stage], why)
+
+
+# --- Frames of producers and consumers -----------------------------------------------------------------------------
+
+
+def small(number: int) -> Chunk:
+    """A chunk that compares."""
+    return Chunk({"n": number})
+
+
+def chunk_frame(seq: int, chunk: Chunk, stage: str, rid: str = RID, attempt: int = 1) -> wire.ChunkFrame:
+    return wire.ChunkFrame(rid, attempt, _INCARNATIONS[stage], stage, seq, dict(chunk.meta), [])
+
+
+def by(
+    stage: str, frame: wire.ProducerToConsumer | wire.ConsumerToProducer, incarnation: int | None = None
+) -> PeerSent:
+    return PeerSent(f"{stage}/0", _INCARNATIONS[stage] if incarnation is None else incarnation, frame)
+
+
+def chunk(seq: int, stage: str = "thinker", rid: str = RID, attempt: int = 1) -> PeerSent:
+    return by(stage, chunk_frame(seq, small(seq), stage, rid, attempt))
+
+
+def edge_end(total: int, stage: str = "thinker") -> PeerSent:
+    return by(stage, wire.EdgeEnd(RID, 1, _INCARNATIONS[stage], stage, total))
+
+
+def edge_failed(error: wire.ErrorInfo, stage: str = "thinker") -> PeerSent:
+    return by(stage, wire.EdgeFailed(RID, 1, _INCARNATIONS[stage], stage, error))
+
+
+def gives_credit(consumed: int, stage: str = "code2wav") -> PeerSent:
+    return by(stage, wire.EdgeCredit(RID, 1, _INCARNATIONS[stage], stage, consumed))
+
+
+def closes(stage: str = "code2wav") -> PeerSent:
+    return by(stage, wire.EdgeClosed(RID, 1, _INCARNATIONS[stage], stage))
+
+
+# --- What the engine says ------------------------------------------------------------------------------------------
+
+
+def took(chunks: int, stage: str = "thinker") -> EngineTook:
+    return EngineTook(engine_id(), stage, chunks)
+
+
+def ran(at_ns: int = NOW) -> EngineRan:
+    return EngineRan(engine_id(), at_ns)
+
+
+def made(
+    content: str | Audio | None = None, *, to: dict[str, Sequence[Chunk]] | None = None, at_ns: int = NOW, **fields: Any
+) -> EngineMade:
+    return EngineMade(StageOutput(engine_id(), content, to or {}, **fields), at_ns)
+
+
+def engine_failed(error: OmnizmqError) -> EngineFailed:
+    return EngineFailed(engine_id(), error)
+
+
+def aborted(*contents: str, **fields: Any) -> EngineAborted:
+    """With the contents that existed; `fields` are those of a last output without content."""
+    outputs = [StageOutput(engine_id(), content) for content in contents]
+    return EngineAborted(engine_id(), outputs + ([StageOutput(engine_id(), **fields)] if fields else []))
+
+
+# --- What the gate orders ------------------------------------------------------------------------------------------
+
+
+def fact(name: str, frame: wire.SubmitStage | None = None, at_ns: int = NOW) -> ToRouter:
+    rid, attempt = (RID, 1) if frame is None else (frame.request_id, frame.attempt)
+    return ToRouter(wire.StageFact(rid, attempt, INCARNATION, name, at_ns))
+
+
+def fed(number: int, stage: str = "thinker") -> FeedEngine:
+    return FeedEngine(engine_id(), stage, small(number))
+
+
+def input_ended(stage: str = "thinker") -> EndEngineInput:
+    return EndEngineInput(engine_id(), stage)
+
+
+def run(rid: str = RID) -> RunEngine:
+    return RunEngine(engine_id(rid))
+
+
+def hold() -> HoldEngine:
+    return HoldEngine(engine_id())
+
+
+def forget(rid: str = RID) -> AbortEngine:
+    return AbortEngine(engine_id(rid))
+
+
+def credit(consumed: int, to: wire.Source = THINKER) -> ToProducer:
+    return ToProducer(to, wire.EdgeCredit(RID, 1, INCARNATION, STAGE, consumed))
+
+
+def closed(to: wire.Source = THINKER) -> ToProducer:
+    return ToProducer(to, wire.EdgeClosed(RID, 1, INCARNATION, STAGE))
+
+
+def sent(seq: int, number: int | None = None, to: wire.Target = CODE2WAV) -> ToConsumer:
+    meta: dict[str, wire.Value] = {"n": seq if number is None else number}
+    return ToConsumer(to, wire.ChunkFrame(RID, 1, INCARNATION, STAGE, seq, meta, []))
+
+
+def ended(total: int, to: wire.Target = CODE2WAV) -> ToConsumer:
+    return ToConsumer(to, wire.EdgeEnd(RID, 1, INCARNATION, STAGE, total))
+
+
+def failed_on_edge(error: wire.ErrorInfo, to: wire.Target = CODE2WAV) -> ToConsumer:
+    return ToConsumer(to, wire.EdgeFailed(RID, 1, INCARNATION, STAGE, error))
+
+
+def output(seq: int, content: str | wire.Content | None, *, last: bool = False) -> ToRouter:
+    body = wire.Text(content) if isinstance(content, str) else content
+    return ToRouter(wire.Output(RID, 1, INCARNATION, seq, body, last, NOW))
+
+
+def counted(stage: str = "code2wav", chunks: int = 0, size: int = 0) -> wire.EdgeCount:
+    at_ns = NOW if chunks else 0
+    return wire.EdgeCount(stage, chunks, size, at_ns, at_ns)
+
+
+def finished(
+    reason: str | None = "stop",
+    *,
+    error: wire.ErrorInfo | None = None,
+    outputs: int = 0,
+    edges: Sequence[wire.EdgeCount] = (),
+    usage: dict[str, int | float] | None = None,
+    note: str | None = None,
+    rid: str = RID,
+) -> ToRouter:
+    return ToRouter(
+        wire.StageFinished(rid, 1, INCARNATION, reason, error, usage or {}, note, outputs, list(edges), NOW)
+    )
+
+
+def problem(code: str, message: str, stage: str = STAGE, replica: str = REPLICA, *, retriable: bool) -> wire.ErrorInfo:
+    return wire.ErrorInfo(code, message, stage, replica, retriable)

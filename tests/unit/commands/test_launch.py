@@ -1,0 +1,63 @@
+"""What `omnizmq launch` prints, and how it hears a wish to stop."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import signal
+
+import pytest
+
+from omnizmq.commands import launch
+
+READY: dict[str, object] = {"name": "x", "endpoint": "ipc:///x", "pid": 7, "stages": ["a", "b"]}
+
+
+def test_lines_for_people(capsys: pytest.CaptureFixture[str]) -> None:
+    launch._plain_lines("loading", {"replica": "a/0", "text": "starting"})
+    launch._plain_lines("ready", READY)
+    assert capsys.readouterr() == ("ready: x (a, b) at ipc:///x, pid 7\n", "a/0: starting\n")
+
+
+def test_lines_for_programs(capsys: pytest.CaptureFixture[str]) -> None:
+    launch._json_lines("loading", {"replica": "a/0", "text": "starting"})
+    launch._json_lines("ready", READY)
+    out, err = capsys.readouterr()
+    assert (json.loads(out), err) == (READY, "a/0: starting\n")
+
+
+def test_nobody_has_to_listen() -> None:
+    def broken(event: str, fields: dict[str, object]) -> None:
+        raise BrokenPipeError(event, fields)
+
+    launch._forgiving(broken)("ready", READY)
+
+
+class TestSignals:
+    def test_a_wish_that_comes_with_the_end_of_the_start_is_not_lost(self) -> None:
+        async def scenario() -> None:
+            signals = launch._Signals(owned=False)
+            start = asyncio.create_task(asyncio.sleep(0))
+            await asyncio.sleep(0)
+            os.kill(os.getpid(), signal.SIGTERM)
+            await asyncio.sleep(0.01)
+            assert start.done()
+            assert await signals.first(start)
+            await asyncio.wait_for(signals.wait(), 1)
+
+        asyncio.run(scenario())
+
+    def test_each_wish_counts_once(self) -> None:
+        async def scenario() -> None:
+            signals = launch._Signals(owned=False)
+            never = asyncio.create_task(asyncio.sleep(3600))
+            os.kill(os.getpid(), signal.SIGINT)
+            assert not await signals.first(never)
+            os.kill(os.getpid(), signal.SIGTERM)
+            await asyncio.wait_for(signals.wait(), 1)
+            with pytest.raises(TimeoutError):
+                await asyncio.wait_for(signals.wait(), 0.05)
+            never.cancel()
+
+        asyncio.run(scenario())

@@ -1,0 +1,214 @@
+"""Arrays to bytes and back: every dtype and shape that may travel, and a clear word for what may not (W1)."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import msgspec
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from omnizmq import protocol as wire
+from omnizmq.errors import ProtocolError
+from omnizmq.workers.chunks import DTYPES, MAX_NDIM, pack_arrays, unpack_chunk
+from omnizmq.workers.engine import Chunk
+
+CODES = "?bBhHiIlLqQefd"
+
+
+def frame_with(*arrays: wire.ArrayData) -> wire.ChunkFrame:
+    return wire.ChunkFrame("demo", 1, 1, "thinker", 1, {}, list(arrays))
+
+
+def travelled(array: Any) -> np.ndarray:
+    """The array after a journey over the wire."""
+    (message,) = wire.Packer().pack(frame_with(*pack_arrays(Chunk({}, {"rows": array}))))
+    frame = wire.Unpacker(wire.producer_to_consumer).unpack(message)
+    assert isinstance(frame, wire.ChunkFrame)
+    return unpack_chunk(frame).arrays["rows"]
+
+
+def same(came: np.ndarray, went: np.ndarray) -> None:
+    assert came.shape == went.shape
+    assert came.dtype == went.dtype.newbyteorder("<")
+    np.testing.assert_array_equal(came, went)
+
+
+class TestWhatTravels:
+    @pytest.mark.parametrize("order", ["<", ">", "="])
+    @pytest.mark.parametrize("code", CODES)
+    def test_every_real_dtype_of_either_byte_order(self, code: str, order: str) -> None:
+        array = np.array([[0, 1, 1], [1, 0, 1]]).astype(np.dtype(code).newbyteorder(order))
+        same(travelled(array), array)
+
+    @pytest.mark.parametrize("code", "hHiIqQefd")
+    def test_big_endian_values_keep_their_meaning(self, code: str) -> None:
+        array = np.array([1, 2, 100], f">{code}")
+        came = travelled(array)
+        assert came.tolist() == [1, 2, 100]
+        assert came.dtype.str.startswith("<")
+
+    @pytest.mark.parametrize("value", [math.inf, -math.inf, math.nan, -0.0, 1e-45])
+    def test_every_float_is_kept_to_the_bit(self, value: float) -> None:
+        array = np.array([value], np.float32)
+        assert travelled(array).tobytes() == array.tobytes()
+
+    @pytest.mark.parametrize("shape", [(), (0,), (0, 3), (3, 0, 2), (1,), (2, 3, 4), (1,) * MAX_NDIM, (0,) * MAX_NDIM])
+    def test_every_shape(self, shape: tuple[int, ...]) -> None:
+        array = np.arange(math.prod(shape), dtype=np.float32).reshape(shape)
+        same(travelled(array), array)
+
+    @pytest.mark.parametrize(
+        "view",
+        [
+            lambda base: base[::2, ::3],
+            lambda base: base[::-1],
+            lambda base: base.T,
+            lambda base: np.asfortranarray(base),
+            lambda base: np.broadcast_to(base[0], (4, *base[0].shape)),
+            lambda base: base[1:1],
+            lambda base: base.astype(">f4")[:, 1:],
+        ],
+        ids=["strided", "backwards", "transposed", "fortran", "broadcast", "empty", "big-endian slice"],
+    )
+    def test_every_layout(self, view: Any) -> None:
+        array = view(np.arange(60, dtype=np.float32).reshape(5, 12))
+        came = travelled(array)
+        same(came, array)
+        assert came.flags.c_contiguous
+
+    @settings(max_examples=150, derandomize=True)
+    @given(
+        code=st.sampled_from(CODES),
+        shape=st.lists(st.integers(0, 4), max_size=4),
+        axes=st.randoms(use_true_random=False),
+        step=st.sampled_from([-1, 1, 2]),
+    )
+    def test_any_view_of_any_array(self, code: str, shape: list[int], axes: Any, step: int) -> None:
+        order = list(range(len(shape)))
+        axes.shuffle(order)
+        base = np.arange(math.prod(shape)).astype(code).reshape(shape)
+        array = base.transpose(order)[::step] if shape else base
+        same(travelled(array), array)
+
+    def test_what_arrives_is_read_only_and_lies_over_the_frame(self) -> None:
+        data = np.arange(6, dtype="<i4").tobytes()
+        came = unpack_chunk(frame_with(wire.ArrayData("rows", "<i4", [2, 3], data))).arrays["rows"]
+        assert not came.flags.writeable
+        with pytest.raises(ValueError, match="read-only"):
+            came[0, 0] = 1
+        assert np.shares_memory(came, np.frombuffer(data, "<i4"))
+
+    def test_scalars_and_several_arrays_of_a_chunk(self) -> None:
+        meta = {"n": 1, "half": 0.5, "yes": True, "word": "né\0", "none": None}
+        arrays = {"": np.zeros(2, np.int8), "é": np.ones((1, 1), np.float16)}
+        frame = wire.ChunkFrame("demo", 1, 1, "thinker", 1, dict(meta), pack_arrays(Chunk(meta, arrays)))
+        chunk = unpack_chunk(frame)
+        assert chunk.meta == meta
+        assert list(chunk.arrays) == ["", "é"]
+        assert chunk.nbytes == Chunk(meta, arrays).nbytes == 2 + 2 + 4
+
+    def test_a_change_after_packing_changes_nothing(self) -> None:
+        array = np.zeros(3, np.float32)
+        packed = pack_arrays(Chunk({}, {"rows": array}))
+        array[:] = 1
+        assert unpack_chunk(frame_with(*packed)).arrays["rows"].tolist() == [0, 0, 0]
+
+
+class TestWhatDoesNotTravel:
+    @pytest.mark.parametrize(
+        "array",
+        [
+            np.array([None, "x"], object),
+            np.array(["text"]),
+            np.array([b"bytes"]),
+            np.zeros(2, np.complex64),
+            np.zeros(2, np.complex128),
+            np.zeros(2, np.longdouble),
+            np.zeros(2, "M8[s]"),
+            np.zeros(2, "m8[s]"),
+            np.zeros(2, [("a", "i4")]),
+            np.zeros(2, "V2"),
+        ],
+        ids=lambda array: str(array.dtype),
+    )
+    def test_w1_other_dtypes_are_refused_by_name(self, array: np.ndarray) -> None:
+        with pytest.raises(ProtocolError, match=r"array 'rows' has dtype .*, which cannot travel") as caught:
+            pack_arrays(Chunk({}, {"rows": array}))
+        assert str(array.dtype) in caught.value.message
+
+    @pytest.mark.parametrize("value", [[1, 2], 3, "text", None, np.float32(1)], ids=repr)
+    def test_what_is_no_array_is_refused(self, value: Any) -> None:
+        with pytest.raises(ProtocolError, match=r"array 'rows' is a .*; a numpy array was expected"):
+            pack_arrays(Chunk({}, {"rows": value}))
+
+    def test_too_many_dimensions_are_refused(self) -> None:
+        with pytest.raises(ProtocolError, match=f"has {MAX_NDIM + 1} dimensions; at most {MAX_NDIM} can travel"):
+            pack_arrays(Chunk({}, {"rows": np.zeros((1,) * (MAX_NDIM + 1))}))
+
+    @pytest.mark.parametrize(
+        "dtype",
+        ["|O", "O", "<U4", "<c8", "V8", "|V4", ">f4", "f4", "float32", "", "<f16", "<M8[s]", "<f4,<f4", "\0", "é"],
+    )
+    def test_w1_a_dtype_that_is_not_on_the_list_makes_no_array(self, dtype: str) -> None:
+        assert dtype not in DTYPES
+        with pytest.raises(ProtocolError, match="array 'rows' has an unknown dtype"):
+            unpack_chunk(frame_with(wire.ArrayData("rows", dtype, [1], bytes(8))))
+
+    @pytest.mark.parametrize(
+        ("shape", "size"),
+        [
+            ([2], 4),
+            ([2], 12),
+            ([], 0),
+            ([], 8),
+            ([0], 4),
+            ([1 << 40], 4),
+            ([1 << 62, 1 << 62], 0),
+            ([1 << 62, 4], 0),
+            ([(1 << 62) + 1], 4),
+        ],
+    )
+    def test_w1_bytes_that_do_not_fill_the_shape_make_no_array(self, shape: list[int], size: int) -> None:
+        with pytest.raises(ProtocolError, match=rf"array 'rows': {size} bytes do not fill"):
+            unpack_chunk(frame_with(wire.ArrayData("rows", "<f4", shape, bytes(size))))
+
+    @pytest.mark.parametrize(
+        "shape",
+        [
+            [-1],
+            [-1, -1],
+            [0, -5],
+            [1 << 62, 1 << 62, 0],
+            [0, 1 << 63],
+            [1] * (MAX_NDIM + 1),
+            [0] * 10_000,
+            [1 << 63] * 100_000,
+        ],
+        ids=["negative", "both negative", "hidden by 0", "overflow by 0", "beyond 63 bits", "deep", "deeper", "bignum"],
+    )
+    def test_w1_a_shape_that_no_array_has_makes_none(self, shape: list[int]) -> None:
+        size = 4 if shape in ([-1, -1], [1] * (MAX_NDIM + 1)) else 0
+        with pytest.raises(ProtocolError, match="array 'rows' has a shape that no array has"):
+            unpack_chunk(frame_with(wire.ArrayData("rows", "<f4", shape, bytes(size))))
+
+    @settings(max_examples=300, derandomize=True)
+    @given(
+        dtype=st.sampled_from(sorted(DTYPES)) | st.text(max_size=4),
+        shape=st.lists(st.integers(-2, 5) | st.sampled_from([1 << 31, 1 << 62, (1 << 63) - 1]), max_size=5),
+        data=st.binary(max_size=64),
+    )
+    def test_w1_whatever_decodes_is_an_array_of_that_shape_or_an_error(
+        self, dtype: str, shape: list[int], data: bytes
+    ) -> None:
+        message = msgspec.msgpack.encode(frame_with(wire.ArrayData("rows", dtype, shape, data)))
+        frame = wire.producer_to_consumer.decode(message)
+        assert isinstance(frame, wire.ChunkFrame)
+        try:
+            came = unpack_chunk(frame).arrays["rows"]
+        except ProtocolError:
+            return
+        assert (came.dtype.str, list(came.shape), came.tobytes()) == (dtype, shape, data)

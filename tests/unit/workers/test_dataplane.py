@@ -1,0 +1,462 @@
+"""Worker to worker over real ipc sockets: several planes in one process (W1, W3, F3, R5, B1)."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import time
+from collections.abc import Awaitable, Callable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import msgspec
+import numpy as np
+import pytest
+import zmq
+
+from omnizmq import protocol as wire
+from omnizmq import transport
+from omnizmq.transport import PeerGoneError, make_context
+from omnizmq.workers import dataplane
+from omnizmq.workers.chunks import pack_arrays, unpack_chunk
+from omnizmq.workers.dataplane import DataPlane, Peer
+from omnizmq.workers.engine import Chunk
+
+NONCE = "secret"
+RID = "demo-0123456789abcdef"
+Frame = wire.ProducerToConsumer | wire.ConsumerToProducer
+
+
+@dataclass
+class Net:
+    """Planes by replica, and what each has received: `(peer, frame)`."""
+
+    root: Path
+    context: zmq.Context[zmq.Socket[bytes]] = field(default_factory=make_context)
+    got: dict[str, list[tuple[Peer, Frame]]] = field(default_factory=dict)
+    planes: list[DataPlane] = field(default_factory=list)
+    raw: list[zmq.Socket[bytes]] = field(default_factory=list)
+
+    def endpoint(self, replica: str, incarnation: int = 1) -> str:
+        return f"ipc://{self.root}/{replica.replace('/', '-')}-{incarnation}"
+
+    def plane(self, replica: str, incarnation: int = 1, nonce: str = NONCE) -> DataPlane:
+        inbox = self.got[replica] = []
+        made = DataPlane(
+            self.context,
+            self.endpoint(replica, incarnation),
+            replica=replica,
+            incarnation=incarnation,
+            nonce=nonce,
+            received=lambda peer, frame: inbox.append((peer, frame)),
+        )
+        made.start()
+        self.planes.append(made)
+        return made
+
+    def target(self, replica: str, incarnation: int = 1) -> wire.Target:
+        stage = replica.partition("/")[0]
+        return wire.Target(stage, replica, incarnation, self.endpoint(replica, incarnation), "chunk", 8)
+
+    def raw_producer(self, to: str) -> zmq.Socket[bytes]:
+        """Somebody who can say anything on that replica's data socket."""
+        socket = self.context.socket(zmq.DEALER)
+        socket.connect(self.endpoint(to))
+        self.raw.append(socket)
+        return socket
+
+    def frames(self, replica: str) -> list[Frame]:
+        return [frame for _, frame in self.got[replica]]
+
+    def close(self) -> None:
+        for plane in self.planes:
+            plane.close()
+        for socket in self.raw:
+            socket.close(0)
+        self.context.term()
+
+
+@pytest.fixture
+def root(home: Path, no_leaks: None, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:  # noqa: ARG001
+    monkeypatch.setattr(transport, "SAFETY_TICK_S", 600.0)  # it would hide what was missed
+    path = home / "run" / "omnizmq"
+    yield path
+    for socket in path.iterdir():  # whoever owns the directory does that; libzmq leaves the files
+        socket.unlink()
+
+
+def run(root: Path, play: Callable[[Net], Awaitable[None]]) -> None:
+    async def main() -> None:
+        net = Net(root)
+        errors: list[str] = []
+        asyncio.get_running_loop().set_exception_handler(lambda _, what: errors.append(repr(what.get("exception"))))
+        try:
+            await play(net)
+        finally:
+            net.close()
+        assert errors == []
+
+    asyncio.run(main())
+
+
+async def until(holds: Callable[[], bool], limit_s: float = 10.0) -> None:
+    deadline = time.monotonic() + limit_s
+    while not holds():
+        assert time.monotonic() < deadline, "stalled"
+        await asyncio.sleep(0.002)
+
+
+def source(replica: str, incarnation: int = 1) -> wire.Source:
+    return wire.Source(replica.partition("/")[0], replica, incarnation, "chunk")
+
+
+def chunk(seq: int, incarnation: int = 1, stage: str = "thinker") -> wire.ChunkFrame:
+    return wire.ChunkFrame(RID, 1, incarnation, stage, seq, {"n": seq}, [])
+
+
+def credit(consumed: int) -> wire.EdgeCredit:
+    return wire.EdgeCredit(RID, 1, 1, "talker", consumed)
+
+
+CLOSED = wire.EdgeClosed(RID, 1, 1, "talker")
+
+
+def hello(**fields: object) -> bytes:
+    given = {"version": wire.VERSION, "nonce": NONCE, "role": "producer", "replica": "thinker/0", "incarnation": 1}
+    return wire.encode_hello(wire.Hello(**(given | fields)))  # type: ignore[arg-type]
+
+
+class TestRoundTrip:
+    def test_w3_chunks_go_to_the_consumer_and_credits_and_closes_come_back(self, root: Path) -> None:
+        async def play(net: Net) -> None:
+            thinker, talker = net.plane("thinker/0", 3), net.plane("talker/0", 7)
+            sent: list[wire.ProducerToConsumer] = [chunk(1, 3), chunk(2, 3), wire.EdgeEnd(RID, 1, 3, "thinker", 2)]
+            for frame in sent:
+                thinker.to_consumer(net.target("talker/0", 7), frame)
+            await until(lambda: len(net.got["talker/0"]) == 3)
+            assert net.got["talker/0"] == [(("thinker/0", 3), frame) for frame in sent]
+            talker.to_producer(source("thinker/0", 3), credit(2))
+            talker.to_producer(source("thinker/0", 3), CLOSED)
+            await until(lambda: len(net.got["thinker/0"]) == 2)
+            assert net.got["thinker/0"] == [(("talker/0", 7), credit(2)), (("talker/0", 7), CLOSED)]
+            assert thinker.bad_frames == talker.bad_frames == 0
+
+        run(root, play)
+
+    def test_w3_a_chunk_above_the_frame_limit_goes_in_parts_between_small_ones(self, root: Path) -> None:
+        async def play(net: Net) -> None:
+            thinker = net.plane("thinker/0")
+            net.plane("talker/0")
+            rows = np.arange(1 << 20, dtype=np.float32)
+            big = wire.ChunkFrame(RID, 1, 1, "thinker", 2, {}, pack_arrays(Chunk({}, {"rows": rows})))
+            for frame in (chunk(1), big, chunk(3)):
+                thinker.to_consumer(net.target("talker/0"), frame)
+            await until(lambda: len(net.got["talker/0"]) == 3)
+            one, two, three = net.frames("talker/0")
+            assert (one, three) == (chunk(1), chunk(3))
+            assert isinstance(two, wire.ChunkFrame)
+            assert np.array_equal(unpack_chunk(two).arrays["rows"], rows)
+
+        run(root, play)
+
+    def test_a_worker_is_consumer_and_producer_at_once(self, root: Path) -> None:
+        async def play(net: Net) -> None:
+            thinker, talker, code2wav = net.plane("thinker/0"), net.plane("talker/0"), net.plane("code2wav/0")
+            for seq in range(1, 201):
+                thinker.to_consumer(net.target("talker/0"), chunk(seq))
+                talker.to_consumer(net.target("code2wav/0"), chunk(seq, stage="talker"))
+            await until(lambda: len(net.got["talker/0"]) == len(net.got["code2wav/0"]) == 200)
+            talker.to_producer(source("thinker/0"), credit(200))
+            code2wav.to_producer(source("talker/0"), wire.EdgeCredit(RID, 1, 1, "code2wav", 200))
+            await until(lambda: len(net.got["thinker/0"]) == 1 and len(net.got["talker/0"]) == 201)
+            assert [frame.seq for frame in net.frames("code2wav/0")] == list(range(1, 201))  # type: ignore[union-attr]
+
+        run(root, play)
+
+    def test_two_producers_of_one_consumer_are_told_apart(self, root: Path) -> None:
+        async def play(net: Net) -> None:
+            zero, one, talker = net.plane("thinker/0"), net.plane("thinker/1"), net.plane("talker/0")
+            zero.to_consumer(net.target("talker/0"), chunk(1))
+            one.to_consumer(net.target("talker/0"), chunk(1))
+            await until(lambda: len(net.got["talker/0"]) == 2)
+            assert {peer for peer, _ in net.got["talker/0"]} == {("thinker/0", 1), ("thinker/1", 1)}
+            talker.to_producer(source("thinker/1"), credit(1))
+            await until(lambda: len(net.got["thinker/1"]) == 1)
+            assert net.got["thinker/0"] == []
+
+        run(root, play)
+
+    def test_one_connection_serves_all_requests_between_two_workers(self, root: Path) -> None:
+        async def play(net: Net) -> None:
+            thinker, talker = net.plane("thinker/0"), net.plane("talker/0")
+            for seq in range(50):
+                thinker.to_consumer(net.target("talker/0"), chunk(seq))
+            await until(lambda: len(net.got["talker/0"]) == 50)
+            assert (len(thinker._consumers), len(talker._producers), len(talker._by_peer)) == (1, 1, 1)
+
+        run(root, play)
+
+
+class TestHello:
+    """W1: nothing is taken from anybody who has not said a good hello."""
+
+    @pytest.mark.parametrize(
+        "fields",
+        [{"version": wire.VERSION + 1}, {"nonce": "other"}, {"nonce": ""}, {"role": "client"}, {"role": "worker"}],
+        ids=repr,
+    )
+    def test_w1_a_wrong_hello_is_refused_and_what_follows_it_dropped(
+        self, root: Path, fields: dict[str, object]
+    ) -> None:
+        async def play(net: Net) -> None:
+            talker = net.plane("talker/0")
+            raw = net.raw_producer("talker/0")
+            raw.send(hello(**fields))
+            raw.send(msgspec.msgpack.encode(chunk(1)))
+            await until(lambda: talker.bad_frames == 2)
+            assert net.got["talker/0"] == []
+            assert not talker._producers
+
+        run(root, play)
+
+    def test_w1_a_plane_of_another_launch_is_refused(self, root: Path) -> None:
+        async def play(net: Net) -> None:
+            talker = net.plane("talker/0")
+            stranger = net.plane("thinker/0", nonce="another launch")
+            stranger.to_consumer(net.target("talker/0"), chunk(1))
+            await until(lambda: talker.bad_frames == 2)
+            net.plane("thinker/1").to_consumer(net.target("talker/0"), chunk(1))
+            await until(lambda: len(net.got["talker/0"]) == 1)
+            assert net.got["talker/0"][0][0] == ("thinker/1", 1)
+
+        run(root, play)
+
+    def test_w1_frames_before_a_hello_are_dropped_and_counted(self, root: Path) -> None:
+        async def play(net: Net) -> None:
+            talker = net.plane("talker/0")
+            raw = net.raw_producer("talker/0")
+            for message in (b"", b"\xc1garbage", msgspec.msgpack.encode(chunk(1))):
+                raw.send(message)
+            await until(lambda: talker.bad_frames == 3)
+            raw.send(hello())
+            raw.send(msgspec.msgpack.encode(chunk(2)))
+            await until(lambda: net.frames("talker/0") == [chunk(2)])
+
+        run(root, play)
+
+    def test_a_producer_that_connects_again_takes_the_place_of_its_old_connection(self, root: Path) -> None:
+        async def play(net: Net) -> None:
+            talker = net.plane("talker/0")
+            old, new = net.raw_producer("talker/0"), net.raw_producer("talker/0")
+            old.send(hello())
+            await until(lambda: len(talker._producers) == 1)
+            new.send(hello())
+            new.send(msgspec.msgpack.encode(chunk(1)))
+            await until(lambda: len(net.got["talker/0"]) == 1)
+            assert len(talker._producers) == len(talker._by_peer) == 1
+            talker.to_producer(source("thinker/0"), credit(1))
+            await asyncio.sleep(0.05)
+            assert new.recv(zmq.NOBLOCK) == msgspec.msgpack.encode(credit(1))
+            old.send(msgspec.msgpack.encode(chunk(2)))
+            await until(lambda: talker.bad_frames == 1)
+
+        run(root, play)
+
+
+class TestBadFrames:
+    """W1: what does not decode is dropped and counted, and harms no other request."""
+
+    def test_w1_garbage_from_a_producer_is_counted_and_the_next_frame_is_taken(self, root: Path) -> None:
+        async def play(net: Net) -> None:
+            talker = net.plane("talker/0")
+            raw = net.raw_producer("talker/0")
+            good = msgspec.msgpack.encode(chunk(1))
+            bad = [
+                b"",
+                good[:-1],
+                good + b"\0",
+                b"\x91" * 100_000,
+                msgspec.msgpack.encode(credit(1)),
+                msgspec.msgpack.encode(wire.Part(1, 1, 2, b"out of order")),
+                msgspec.msgpack.encode(wire.Part(1, 0, 10**6, b"")),
+                hello(),
+            ]
+            raw.send(hello())
+            for message in bad:
+                raw.send(message)
+            raw.send(good)
+            raw.send(good)
+            await until(lambda: len(net.got["talker/0"]) == 2)
+            assert talker.bad_frames == len(bad)
+            assert net.frames("talker/0") == [chunk(1), chunk(1)]
+
+        run(root, play)
+
+    def test_w1_garbage_from_a_consumer_is_counted_by_the_producer(self, root: Path) -> None:
+        async def play(net: Net) -> None:
+            thinker, talker = net.plane("thinker/0"), net.plane("talker/0")
+            thinker.to_consumer(net.target("talker/0"), chunk(1))
+            await until(lambda: len(net.got["talker/0"]) == 1)
+            (identity,) = talker._producers
+            talker._socket.send(identity, [b"\xc1", msgspec.msgpack.encode(chunk(1))])
+            talker.to_producer(source("thinker/0"), credit(1))
+            await until(lambda: net.frames("thinker/0") == [credit(1)])
+            assert thinker.bad_frames == 2
+
+        run(root, play)
+
+    def test_w1_unfinished_parts_of_one_producer_are_no_matter_of_another(self, root: Path) -> None:
+        async def play(net: Net) -> None:
+            talker = net.plane("talker/0")
+            raw = net.raw_producer("talker/0")
+            raw.send(hello(replica="thinker/1"))
+            for transfer in range(wire.OPEN_TRANSFERS + 5):
+                raw.send(msgspec.msgpack.encode(wire.Part(transfer, 0, 2, b"x")))
+            await until(lambda: talker.bad_frames == 5)
+            big = wire.ChunkFrame(RID, 1, 1, "thinker", 1, {"word": "x" * (1 << 20)}, [])
+            net.plane("thinker/0").to_consumer(net.target("talker/0"), big)
+            await until(lambda: net.frames("talker/0") == [big])
+
+        run(root, play)
+
+
+class TestBeforeTheFirstChunk:
+    """R5: a consumer may close an edge whose producer has not connected yet, and no credit or close is lost."""
+
+    def test_r5_what_the_producer_must_hear_waits_for_its_hello(self, root: Path) -> None:
+        async def play(net: Net) -> None:
+            thinker, talker = net.plane("thinker/0"), net.plane("talker/0")
+            talker.to_producer(source("thinker/0"), CLOSED)
+            await asyncio.sleep(0.02)
+            assert net.got["thinker/0"] == []
+            thinker.to_consumer(net.target("talker/0"), chunk(1))
+            await until(lambda: net.frames("thinker/0") == [CLOSED])
+            assert not talker._early
+
+        run(root, play)
+
+    def test_b1_what_waits_is_bounded_and_forgotten_with_the_producer(
+        self, root: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr(dataplane, "EARLY_FRAMES", 10)
+
+        async def play(net: Net) -> None:
+            talker = net.plane("talker/0")
+            for number in range(1000):
+                talker.to_producer(source("thinker/0"), credit(number))
+            ((_, waiting),) = talker._early.items()
+            assert list(waiting) == [credit(number) for number in range(990, 1000)]
+            talker.drop(("thinker/0", 1))
+            talker.to_producer(source("thinker/0"), credit(1))
+            assert not talker._early
+
+        run(root, play)
+
+
+class TestDeath:
+    """F3: an incarnation that is known to be dead is never heard again; the next one is another peer."""
+
+    def test_f3_a_dropped_peer_is_forgotten_in_both_directions(self, root: Path) -> None:
+        async def play(net: Net) -> None:
+            talker, middle = net.plane("talker/0"), net.plane("thinker/0")
+            middle.to_consumer(net.target("talker/0"), chunk(1))
+            talker.to_consumer(net.target("thinker/0"), chunk(1, stage="talker"))
+            await until(lambda: len(net.got["talker/0"]) == len(net.got["thinker/0"]) == 1)
+            talker.drop(("thinker/0", 1))
+            assert (talker._consumers, talker._producers, talker._by_peer, talker._early) == ({}, {}, {}, {})
+            middle.to_consumer(net.target("talker/0"), chunk(2))
+            await until(lambda: talker.bad_frames == 1)
+            assert len(net.got["talker/0"]) == 1
+            with pytest.raises(PeerGoneError, match="thinker/0 is dead"):
+                talker.to_consumer(net.target("thinker/0"), chunk(2))
+            talker.to_producer(source("thinker/0"), credit(1))
+            talker.drop(("thinker/0", 1))
+
+        run(root, play)
+
+    def test_f3_the_next_incarnation_is_heard_and_the_dead_one_is_not(self, root: Path) -> None:
+        async def play(net: Net) -> None:
+            talker = net.plane("talker/0")
+            old = net.raw_producer("talker/0")
+            old.send(hello(incarnation=1))
+            old.send(msgspec.msgpack.encode(chunk(1)))
+            await until(lambda: len(net.got["talker/0"]) == 1)
+            talker.drop(("thinker/0", 1))
+            thinker = net.plane("thinker/0", 2)
+            thinker.to_consumer(net.target("talker/0"), chunk(1, 2))
+            await until(lambda: len(net.got["talker/0"]) == 2)
+            assert net.got["talker/0"][-1] == (("thinker/0", 2), chunk(1, 2))
+            late = net.raw_producer("talker/0")
+            for message in (hello(incarnation=1), msgspec.msgpack.encode(chunk(9)), hello(incarnation=0)):
+                late.send(message)
+            await until(lambda: talker.bad_frames == 3)
+            old.send(msgspec.msgpack.encode(chunk(2)))
+            await until(lambda: talker.bad_frames == 4)
+            talker.to_producer(source("thinker/0", 2), credit(1))
+            await until(lambda: net.frames("thinker/0") == [credit(1)])
+            assert list(talker._by_peer) == [("thinker/0", 2)]
+
+        run(root, play)
+
+    def test_f3_a_producer_that_was_restarted_many_times_leaves_nothing(self, root: Path) -> None:
+        async def play(net: Net) -> None:
+            talker = net.plane("talker/0")
+            for incarnation in range(1, 21):
+                raw = net.raw_producer("talker/0")
+                raw.send(hello(incarnation=incarnation))
+                raw.send(msgspec.msgpack.encode(chunk(1, incarnation)))
+                await until(lambda incarnation=incarnation: len(net.got["talker/0"]) == incarnation)  # type: ignore[misc]
+                raw.close(0)
+                talker.drop(("thinker/0", incarnation))
+            assert (talker._producers, talker._by_peer, talker._early) == ({}, {}, {})
+            assert talker._dropped == {"thinker/0": 20}
+
+        run(root, play)
+
+    def test_f2_a_producer_that_left_its_connection_is_gone(self, root: Path) -> None:
+        async def play(net: Net) -> None:
+            talker = net.plane("talker/0")
+            raw = net.raw_producer("talker/0")
+            raw.send(hello())
+            await until(lambda: bool(talker._producers))
+            raw.close(0)
+
+            def gone() -> bool:
+                try:
+                    talker.to_producer(source("thinker/0"), credit(1))
+                except PeerGoneError as error:
+                    assert str(error) == "thinker/0 has left its connection"  # noqa: PT017
+                    return True
+                return False
+
+            await until(gone)
+
+        run(root, play)
+
+    def test_b1_a_consumer_that_does_not_read_is_gone_and_its_neighbour_is_not(
+        self, root: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr(transport, "HIGH_WATER_MARK", 4)
+
+        async def play(net: Net) -> None:
+            thinker = net.plane("thinker/0")
+            deaf = net.context.socket(zmq.ROUTER)
+            deaf.setsockopt(zmq.RCVHWM, 4)
+            deaf.bind(net.endpoint("talker/1"))
+            net.raw.append(deaf)
+            net.plane("talker/0")
+            thinker.to_consumer(net.target("talker/1"), chunk(1))
+            thinker._consumers[("talker/1", 1)]._limit = 4
+            big = wire.ChunkFrame(RID, 1, 1, "thinker", 1, {"word": "x" * 100_000}, [])
+            counted = itertools.count()
+            with pytest.raises(PeerGoneError, match="talker/1 does not read its data socket"):
+                _for_ever(lambda: (next(counted), thinker.to_consumer(net.target("talker/1"), big)))
+            thinker.to_consumer(net.target("talker/0"), chunk(1))
+            await until(lambda: net.frames("talker/0") == [chunk(1)])
+
+        run(root, play)
+
+
+def _for_ever(send: Callable[[], object]) -> None:
+    while True:
+        send()
