@@ -334,7 +334,7 @@ class AbortAck(_Frame, frozen=True):
 
 
 class Status(_Frame, frozen=True):
-    """The answer to `AskStatus`: a JSON document (DESIGN section 7)."""
+    """The answer to `AskStatus`: a JSON document, as `omnizmq status --json` prints it."""
 
     call: int
     json: bytes

@@ -184,7 +184,7 @@ class AsyncClient:
         event = self._events[rid] = asyncio.Event()
         try:
             self._send(submit)
-            taken = 0
+            credited = 0
             while True:
                 item = self._table.take(rid)
                 if item is None:
@@ -196,9 +196,10 @@ class AsyncClient:
                 yield item
                 if item.finished:
                     return
-                taken += 1
-                if taken % CREDIT_EVERY == 0 and self._lost is None:
-                    self._send(wire.Consumed(rid, taken))
+                consumed = self._table.consumed(rid)
+                if consumed - credited >= CREDIT_EVERY and self._lost is None:
+                    self._send(wire.Consumed(rid, consumed))
+                    credited = consumed
         finally:
             if not self._table.has_ended(rid):
                 await self._abandon(rid)
@@ -287,12 +288,18 @@ class AsyncClient:
         try:
             frame = self._unpacker.unpack(data)
         except ProtocolError as error:
-            self._router_lost(f"it sent what this version does not understand: {error}")
+            self._give_up(f"it sent what this version does not understand: {error}")
             return
         if isinstance(frame, wire.Bye):
             self._router_lost(frame.reason)
         elif frame is not None:
             self._signal(self._table.handle(frame))
+
+    def _give_up(self, why: str) -> None:
+        """The router lives and is of no use: it hears that we go, so that our requests end there too (A7)."""
+        with suppress(RouterLostError):
+            self._send(wire.Bye(why))
+        self._router_lost(why)
 
     def _router_lost(self, why: str) -> None:
         self._lost = self._lost or why

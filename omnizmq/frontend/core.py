@@ -47,10 +47,11 @@ Signal = Wake | Answer | Connected | Rejected
 class _Record:
     external_id: str
     kind: OutputKind
-    items: deque[RequestOutput | OmnizmqError] = field(default_factory=deque)
+    items: deque[tuple[RequestOutput | OmnizmqError, int]] = field(default_factory=deque)  # and deliveries in it
     parts: dict[str, list[wire.Content]] = field(default_factory=dict)  # stage -> content, for kind "final"
     ended: bool = False
-    taken: int = 0
+    delivered: int = 0  # of which nothing is in `items` yet
+    consumed: int = 0
 
 
 class ClientTable:
@@ -93,7 +94,7 @@ class ClientTable:
         for request_id, record in self._records.items():
             if not record.ended:
                 record.ended = True
-                record.items.append(RouterLostError(f"the router is gone: {why}"))
+                record.items.append((RouterLostError(f"the router is gone: {why}"), 0))
                 signals.append(Wake(request_id))
         return signals
 
@@ -102,11 +103,15 @@ class ClientTable:
         record = self._records[request_id]
         if not record.items:
             return None
-        item = record.items.popleft()
-        record.taken += 1
+        item, deliveries = record.items.popleft()
+        record.consumed += deliveries
         if isinstance(item, OmnizmqError) or item.finished:
             del self._records[request_id]
         return item
+
+    def consumed(self, request_id: str) -> int:
+        """The router's deliveries that its consumer has taken (B1), of a request that has not been cleared."""
+        return self._records[request_id].consumed
 
     def is_open(self, request_id: str) -> bool:
         """Whether its consumer has not taken the end yet."""
@@ -134,6 +139,7 @@ class ClientTable:
         record = self._live(frame.request_id)
         if record is None:
             return []
+        record.delivered += 1
         content = [] if frame.content is None else [frame.content]
         if record.kind == "final":
             parts = record.parts.setdefault(frame.stage, [])
@@ -141,11 +147,11 @@ class ClientTable:
             if not frame.stage_finished:
                 return []
             content = record.parts.pop(frame.stage)
-        record.items.append(
-            RequestOutput.of(
-                frame.request_id, record.external_id, frame.stage, frame.modality, content, frame.stage_finished
-            )
+        output = RequestOutput.of(
+            frame.request_id, record.external_id, frame.stage, frame.modality, content, frame.stage_finished
         )
+        record.items.append((output, record.delivered))
+        record.delivered = 0
         return [Wake(frame.request_id)]
 
     def _ended(self, frame: wire.Terminal) -> list[Signal]:
@@ -154,9 +160,9 @@ class ClientTable:
             return []
         record.ended = True
         if frame.error is not None:
-            record.items.append(frame.error.exception())
+            record.items.append((frame.error.exception(), 0))
         else:
-            record.items.append(RequestOutput.terminal(frame, record.external_id))
+            record.items.append((RequestOutput.terminal(frame, record.external_id), 0))
         return [Wake(frame.request_id)]
 
     def _refused(self, frame: wire.Refused) -> list[Signal]:
@@ -166,5 +172,5 @@ class ClientTable:
         if record is None:
             return []
         record.ended = True
-        record.items.append(frame.error.exception())
+        record.items.append((frame.error.exception(), 0))
         return [Wake(frame.request_id)]

@@ -179,7 +179,7 @@ class LocalDeployment:
             data_endpoint=runtime.ipc_endpoint(directory / f"d{place}-{order.incarnation}.sock"),
             nonce=self._nonce,
             runtime_dir=str(directory),
-            private_dir=str(directory / f"e{place}"),
+            private_dir=str(directory / "engines"),
             parent_pid=os.getpid(),
         )
         log_path = self._logs / f"{order.replica.replace('/', '-')}.log"

@@ -6,6 +6,7 @@ Standard input carries the worker's specification and then stays open: its end t
 from __future__ import annotations
 
 import asyncio
+import fcntl
 import os
 import shutil
 import signal
@@ -20,6 +21,7 @@ from omnizmq.workers.spec import WorkerSpec, encode
 
 LOG_BYTES = 8 << 20
 LAST_LINES = 12
+PIPE_BYTES = 64 << 10  # what a pipe holds anyway
 
 
 class WorkerProcess:
@@ -44,8 +46,13 @@ class WorkerProcess:
             )
         self._pidfd = os.pidfd_open(self._process.pid)
         self._loop.add_reader(self._pidfd, self._reap)
+        self._tell(encode(spec))
+
+    def _tell(self, specification: bytes) -> None:
+        """The pipe is made large enough to take it all, so that a worker that does not read blocks nobody."""
+        fcntl.fcntl(self._stdin(), fcntl.F_SETPIPE_SZ, max(len(specification), PIPE_BYTES))
         with suppress(BrokenPipeError):  # it ended already: the reaper will say why
-            self._stdin().write(encode(spec))
+            self._stdin().write(specification)
             self._stdin().flush()
 
     @property

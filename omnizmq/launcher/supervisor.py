@@ -60,6 +60,8 @@ class Supervisor:
         return self._spawn_due(now)
 
     def ready(self, replica: str, now: float) -> list[Order]:
+        if self._stopping:
+            return []
         self._slots[replica].state = "up"
         orders = self._spawn_due(now)
         if not self._ready and all(slot.state == "up" for slot in self._slots.values()):
@@ -89,15 +91,21 @@ class Supervisor:
         self._stopping = True
 
     def next_due(self) -> float | None:
-        """When `ticked` is wanted; None: no restart is waiting."""
-        waiting = [slot.due for slot in self._slots.values() if slot.state == "down"]
+        """When `ticked` is wanted; None: nothing waits for a time. Who waits for a device is started by `ready`."""
+        loading = self._loading()
+        down = (slot for slot in self._slots.values() if slot.state == "down")
+        waiting = [slot.due for slot in down if loading.isdisjoint(slot.devices)]
         return None if self._stopping or not waiting else min(waiting)
+
+    def _loading(self) -> set[str]:
+        """The devices on which a replica is starting."""
+        return {device for slot in self._slots.values() if slot.state == "starting" for device in slot.devices}
 
     def _spawn_due(self, now: float) -> list[Order]:
         if self._stopping:
             return []
         orders: list[Order] = []
-        loading = {device for slot in self._slots.values() if slot.state == "starting" for device in slot.devices}
+        loading = self._loading()
         for slot in self._slots.values():
             if slot.state == "down" and slot.due <= now and loading.isdisjoint(slot.devices):
                 loading.update(slot.devices)

@@ -31,6 +31,7 @@ from omnizmq.router.messages import (
     DrainAsked,
     Drained,
     Effect,
+    FrameUnsendable,
     Input,
     KillReplica,
     Record,
@@ -39,7 +40,6 @@ from omnizmq.router.messages import (
     ReplicaReady,
     ReplicaStarting,
     StopAsked,
-    SubmissionUnsendable,
     Ticked,
     ToClient,
     ToWorker,
@@ -79,6 +79,7 @@ class RouterCore:
     # --- The way in ------------------------------------------------------------------------------------------------
 
     def handle(self, event: Input, now: float) -> list[Effect]:
+        """`now` never goes back. What is ordered is to be done in this order."""
         self._effects = []
         self._now = now
         self._dispatch(event)
@@ -119,8 +120,8 @@ class RouterCore:
                 self._worker_sent(event)
             case WorkerUnreachable():
                 self._worker_unreachable(event)
-            case SubmissionUnsendable():
-                self._submission_failed(event, wire.ErrorInfo.of(ProtocolError(event.why)))
+            case FrameUnsendable():
+                self._frame_unsendable(event)
             case ReplicaExited():
                 self._replica_exited(event)
             case Ticked():
@@ -341,19 +342,29 @@ class RouterCore:
 
     def _worker_unreachable(self, event: WorkerUnreachable) -> None:
         """What else was lost on the way to that incarnation nobody knows, so it does not go on."""
-        text = f"{event.replica} cannot be reached: {event.why}"
-        self._submission_failed(event, wire.ErrorInfo.of(ReplicaLostError(text)))
+        request = self._bound_request(event)
         replica = self.pools.replicas[event.replica]
+        if request is not None:
+            text = f"{event.replica} cannot be reached: {event.why}"
+            lost = ReplicaLostError(text, stage=replica.stage, replica=event.replica)
+            self._advance(request, life.SubmissionFailed(replica.stage, wire.ErrorInfo.of(lost)))
         if replica.incarnation == event.incarnation:
             self._give_up(replica, f"unreachable: {event.why}")
 
-    def _submission_failed(self, event: WorkerUnreachable | SubmissionUnsendable, error: wire.ErrorInfo) -> None:
-        """S3: a submission that cannot be sent fails the attempt."""
+    def _frame_unsendable(self, event: FrameUnsendable) -> None:
+        """S3: a submission that cannot be sent fails the attempt; so does content that its receiver waits for."""
+        request = self._bound_request(event)
+        if request is not None:
+            stage = self.pools.replicas[event.replica].stage
+            error = wire.ErrorInfo.of(ProtocolError(event.why, stage=stage, replica=event.replica))
+            self._advance(request, life.SubmissionFailed(stage, error) if event.submission else life.Failed(error))
+
+    def _bound_request(self, event: WorkerUnreachable | FrameUnsendable) -> Request | None:
+        """The request that the frame was about, if it is bound to that incarnation."""
         request = self.requests.get(event.request_id)
         stage = self.pools.replicas[event.replica].stage
-        if request is not None and request.bindings.get(stage) == (event.replica, event.incarnation):
-            located = msgspec.structs.replace(error, stage=stage, replica=event.replica)
-            self._advance(request, life.SubmissionFailed(stage, located))
+        bound = request is not None and request.bindings.get(stage) == (event.replica, event.incarnation)
+        return request if bound else None
 
     def _give_up(self, replica: Replica, why: str) -> None:
         """Nothing more is bound to it; `ReplicaExited` follows, and ends what is."""
@@ -454,11 +465,9 @@ class RouterCore:
     def _failure(self, command: life.Command, error: Exception) -> life.Event:
         """What it means for a request that one of its commands could not be carried out."""
         blamed = self._blame(error)
-        return (
-            life.SubmissionFailed(command.stage, blamed)
-            if isinstance(command, life.SubmitStage)
-            else life.Failed(blamed)
-        )
+        if isinstance(command, life.SubmitStage):
+            return life.SubmissionFailed(command.stage, blamed)
+        return life.Failed(blamed)
 
     def _blame(self, error: Exception) -> wire.ErrorInfo:
         if isinstance(error, ProtocolError):
@@ -470,8 +479,9 @@ class RouterCore:
     def _carry_out(self, request: Request, command: life.Command) -> None:
         match command:
             case life.SubmitStage():
+                submission = request.submission(command.stage, self.pools)
                 self._record(request, "submitted", stage=command.stage)
-                self._to_stage(request, command.stage, request.submission(command.stage, self.pools))
+                self._to_stage(request, command.stage, submission)
             case life.FeedStage():
                 feed = wire.FeedStage(request.id, request.attempt, command.source, command.data)
                 self._to_stage(request, command.stage, feed)

@@ -69,7 +69,7 @@ class StageFinished(_Event, frozen=True):
 
 
 class SubmissionFailed(_Event, frozen=True):
-    """The submission, or a relay edge's content, could not be sent (S3)."""
+    """No worker holds the stage: its submission could not be sent (S3), or its worker is out of reach."""
 
     stage: str
     error: ErrorInfo
@@ -213,7 +213,6 @@ class _Stage:
     finish_reason: str | None = None  # of its successful report
     usage: Usage | None = None  # None: no report that counts
     relayed: dict[str, bytes] = field(default_factory=dict)  # source -> content of a relay edge, until it is handed on
-    fed: set[str] = field(default_factory=set)  # sources whose content was handed on
 
 
 class Lifecycle:
@@ -341,9 +340,7 @@ class Lifecycle:
         return source in self._stages[name].relayed and self._stages[source].finish_reason is not None
 
     def _feed(self, name: str, source: str) -> FeedStage:
-        stage = self._stages[name]
-        stage.fed.add(source)
-        return FeedStage(name, source, stage.relayed.pop(source))
+        return FeedStage(name, source, self._stages[name].relayed.pop(source))
 
     def _hand_on_relays(self, source: str) -> list[Command]:
         """The source has finished: its relay consumers get its content now, or start with it."""

@@ -59,12 +59,14 @@ class WorkerUnreachable(_Input, frozen=True):
     why: str
 
 
-class SubmissionUnsendable(_Input, frozen=True):
-    """A submission, or a relay edge's content, is larger than a message may be. Nothing is wrong with the worker."""
+class FrameUnsendable(_Input, frozen=True):
+    """A frame for it is larger than a message may be; the worker is well. `submission`: it was a stage's submission, so
+    the worker knows nothing of the request; else it was a relay edge's content."""
 
     replica: str
     incarnation: int
     request_id: str
+    submission: bool
     why: str
 
 
@@ -97,7 +99,7 @@ Input = (
     | WorkerJoined
     | WorkerSent
     | WorkerUnreachable
-    | SubmissionUnsendable
+    | FrameUnsendable
     | ReplicaExited
     | Ticked
     | DrainAsked

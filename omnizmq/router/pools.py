@@ -7,9 +7,9 @@ Pure: no sockets, no clock; times come in as seconds.
 
 from __future__ import annotations
 
-import zlib
 from collections.abc import Iterable
 from dataclasses import dataclass, field
+from hashlib import sha256
 from typing import Literal, NamedTuple
 
 from omnizmq.config import StageConfig
@@ -148,10 +148,11 @@ class Pools:
         return ready
 
     def _choose(self, stage: str, ready: list[Replica], affinity: str | None) -> Replica | None:
-        """By the stage's policy; an affinity key waits for its own replica, whoever else is free."""
+        """By the stage's policy. An affinity key waits for its own replica, whoever else is free; when that one dies,
+        its keys alone move (rendezvous hashing)."""
         policy = self._policy[stage]
         if policy == "affinity" and affinity is not None:
-            replica = ready[zlib.crc32(affinity.encode()) % len(ready)]
+            replica = max(ready, key=lambda replica: sha256(f"{replica.id} {affinity}".encode()).digest())
             return replica if replica.free > 0 else None
         free = [replica for replica in ready if replica.free > 0]
         if not free:

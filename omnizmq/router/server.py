@@ -24,13 +24,13 @@ from omnizmq.router.messages import (
     ClientSent,
     Drained,
     Effect,
+    FrameUnsendable,
     Input,
     KillReplica,
     Record,
     ReplicaExited,
     ReplicaLoading,
     ReplicaReady,
-    SubmissionUnsendable,
     Ticked,
     ToClient,
     ToWorker,
@@ -133,13 +133,23 @@ class RouterServer:
         self._arm()
 
     def _feed(self, event: Input) -> None:
-        """F1: whatever goes wrong with one event ends neither the router nor its clock."""
+        """F1: whatever goes wrong with one event or effect ends neither the router nor its clock, nor the others."""
         try:
-            for effect in self.core.handle(event, time.monotonic()):
-                self._carry_out(effect)
+            effects = self.core.handle(event, time.monotonic())
         except Exception:
             self.core.counters.router_errors += 1
             log.exception("the router failed on a %s", type(event).__name__)
+            return
+        for effect in effects:
+            self._try(effect)
+
+    def _try(self, effect: Effect) -> None:
+        """F1: an effect that fails takes none of the others with it."""
+        try:
+            self._carry_out(effect)
+        except Exception:
+            self.core.counters.router_errors += 1
+            log.exception("the router failed to carry out a %s", type(effect).__name__)
 
     def _carry_out(self, effect: Effect) -> None:
         match effect:
@@ -169,7 +179,7 @@ class RouterServer:
             log.info("%s ended: %s", fact.request_id, reason)
 
     def _arm(self) -> None:
-        """The next tick: a heartbeat interval from now, or earlier when a request's timer is due."""
+        """The next tick: half a heartbeat interval from now, or earlier when a request's timer is due."""
         delay = self._config.router.heartbeat_interval_s / 2
         wanted = self.core.next_timer()
         if wanted is not None:
@@ -289,7 +299,8 @@ class RouterServer:
             return
         self._workers[identity] = _Worker(hello.replica, hello.incarnation)
         self.handle(WorkerJoined(hello.replica, hello.incarnation, hello.endpoint))
-        self._worker_socket.send(identity, self._packer.pack(self._welcome()))
+        with suppress(PeerGoneError, PeerFullError):  # it has ended already: the reaper will say so
+            self._worker_socket.send(identity, self._packer.pack(self._welcome()))
 
     def _send_worker(self, effect: ToWorker) -> None:
         identity = self._identity(effect.replica, effect.incarnation)
@@ -301,8 +312,8 @@ class RouterServer:
         except PeerFullError:
             self._unreachable(effect, "it does not read")
         except ProtocolError as error:
-            request_id = _request_id(effect.frame)
-            self.handle(SubmissionUnsendable(effect.replica, effect.incarnation, request_id, error.message))
+            request_id, submission = _request_id(effect.frame), isinstance(effect.frame, wire.SubmitStage)
+            self.handle(FrameUnsendable(effect.replica, effect.incarnation, request_id, submission, error.message))
 
     def _unreachable(self, effect: ToWorker, why: str) -> None:
         request_id = _request_id(effect.frame)

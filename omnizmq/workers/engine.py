@@ -119,7 +119,7 @@ class EngineContext:
     targets: tuple[str, ...]  # downstream stages
     final_output: str | None  # "text", "audio" or None
     max_inflight: int
-    private_dir: Path  # 0700, short, gone with the deployment: the place for an engine's own sockets
+    private_dir: Path  # 0700, short, shared by the deployment's workers and gone with it: for engines' own sockets
     wake: Callable[[], None]  # thread-safe: "has_work may have changed"
     progress: Callable[[str], None]  # thread-safe: what loading is doing, shown to whoever waits
 

@@ -1,9 +1,10 @@
 """A worker ends with its parent, and its process group with it (F6).
 
-Two signs say that the parent has died: the end of standard input, which the launcher holds open, and SIGTERM from the
-kernel (PR_SET_PDEATHSIG). Both end the worker if it can still listen. One that cannot (it is stopped, or its engine
-never lets the interpreter go) is ended by the first of its siblings that does, which kills every group that the router
-had recorded; if no sibling could listen, by the next start (`omnizmq.runtime`).
+Two signs say that the parent has died: the end of standard input, which the launcher holds open, and SIGHUP from the
+kernel (PR_SET_PDEATHSIG; SIGTERM is how the launcher ends a worker in good order). Both end the worker if it can still
+listen. One that cannot (it is stopped, or its engine never lets the interpreter go) is ended by the first of its
+siblings that does, which kills every group that the router had recorded; if no sibling could listen, by the next start
+(`omnizmq.runtime`).
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from omnizmq.runtime import remove_if_dead
 
 _PR_SET_PDEATHSIG = 1
 LAST_WORDS_S = 3
-PARENT_EXIT_S = 1.0
+LOCK_FREED_S = 1.0
 
 EXIT_FAILED_START = 3
 EXIT_MISCONFIGURED = 4
@@ -26,8 +27,8 @@ EXIT_MISCONFIGURED = 4
 
 
 def hold(parent_pid: int) -> bool:
-    """Ask the kernel for SIGTERM at the parent's death. False: it has died already."""
-    ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)
+    """Ask the kernel for SIGHUP at the parent's death. False: it has died already."""
+    ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, signal.SIGHUP)
     return os.getppid() == parent_pid
 
 
@@ -37,16 +38,16 @@ def brace() -> None:
     signal.alarm(LAST_WORDS_S)
 
 
-def end_with_group(parent_pid: int, runtime_dir: str, nonce: str) -> None:
+def end_with_group(runtime_dir: str, nonce: str) -> None:
     """Remove what the dead router left, its other workers included, then this process and all its children.
 
-    A dying process closes its pipes and frees its locks in no order that one could rely on; when it is no longer our
-    parent, it has done both. Does not return.
+    The threads of a dying process end one by one: the kernel may tell of the first one's end while another still holds
+    the lock. Does not return.
     """
+    directory = Path(runtime_dir)
+    deadline = time.monotonic() + LOCK_FREED_S
     try:
-        deadline = time.monotonic() + PARENT_EXIT_S
-        while os.getppid() == parent_pid and time.monotonic() < deadline:
-            time.sleep(0.005)
-        remove_if_dead(Path(runtime_dir), nonce)
+        while directory.is_dir() and not remove_if_dead(directory, nonce) and time.monotonic() < deadline:
+            time.sleep(0.01)
     finally:
         os.killpg(0, signal.SIGKILL)

@@ -1,7 +1,8 @@
 """What the engine thread does: feed, step, report. It runs an engine without threads or sockets of its own.
 
 A request's input waits here until its engine can use it: a chunk is handed over only while the engine has nothing else
-to do for that request, and its credit is due then. So the credits of an edge bound what an engine holds (B1).
+to do for that request, and its credit is due then. So an engine that is busy with a request holds one chunk of it; one
+that waits for something else (time, a thread of its own) takes all that comes.
 
 An engine is other people's code, and may raise anything from anywhere: that fails the request it was called for, or all
 that were in the step (F1). Nothing leaves this module as an exception.

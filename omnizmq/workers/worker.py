@@ -91,6 +91,7 @@ class Worker:
         )
         self._router.send([wire.encode_hello(hello)])
         self._loop.add_signal_handler(signal.SIGTERM, self._terminated)
+        self._loop.add_signal_handler(signal.SIGHUP, self._orphaned)
         self._loop.add_reader(sys.stdin.fileno(), self._stdin_ended)
         self._beat()
         self._thread.start()
@@ -109,10 +110,7 @@ class Worker:
             self._ended.set_result(status)
 
     def _terminated(self) -> None:
-        if os.getppid() == self._spec.parent_pid:
-            self._end(0 if self._failure is None else self._failure[0])
-        else:
-            self._orphaned()
+        self._end(0 if self._failure is None else self._failure[0])
 
     def _stdin_ended(self) -> None:
         if not os.read(sys.stdin.fileno(), 1024):
@@ -121,7 +119,7 @@ class Worker:
     def _orphaned(self) -> None:
         log.warning("the router is gone: ending")
         lifeline.brace()
-        lifeline.end_with_group(self._spec.parent_pid, self._spec.runtime_dir, self._spec.nonce)
+        lifeline.end_with_group(self._spec.runtime_dir, self._spec.nonce)
 
     # --- The engine ------------------------------------------------------------------------------------------------
 
@@ -251,7 +249,7 @@ class Worker:
     def _beat(self) -> None:
         limits = self._spec.config.router
         self._send_heartbeat()
-        if time.monotonic() - self._heard > max(limits.heartbeat_timeout_s, 3 * limits.heartbeat_interval_s):
+        if time.monotonic() - self._heard > limits.heartbeat_timeout_s:
             self._orphaned()
         self._loop.call_later(limits.heartbeat_interval_s, self._beat)
 
@@ -277,7 +275,7 @@ def main() -> None:
         level=logging.INFO, stream=sys.stderr, format=f"%(asctime)s {spec.replica} %(levelname)s %(message)s"
     )
     if not lifeline.hold(spec.parent_pid):
-        lifeline.end_with_group(spec.parent_pid, spec.runtime_dir, spec.nonce)
+        lifeline.end_with_group(spec.runtime_dir, spec.nonce)
     try:
         status = asyncio.run(_run(spec))
     except Exception:

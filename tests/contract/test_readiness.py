@@ -9,10 +9,10 @@ from support.engines import Copier, Deaf, Troubled, context
 from support.line import Edge, Line
 
 from omnizmq import protocol as wire
-from omnizmq.workers.engine import Engine, StageOutput
+from omnizmq.workers.engine import Engine
 from omnizmq.workers.engines.synthetic import create
 
-SEEDS = range(25)
+SEEDS = range(15)
 CHAIN = [Edge("thinker", "talker"), Edge("talker", "code2wav")]
 SHAPES = {
     "chain": CHAIN,
@@ -68,7 +68,11 @@ class TestEveryGraph:
                     report = pipeline.report(request, stage)
                     assert (report.finish_reason, report.error) == ("stop", None)
                 into = [edge.source for edge in edges if edge.target == "code2wav"]
-                assert len(pipeline.outputs[request]) - 1 in (8 * len(into), 8 * len(into) - 1)
+                assert pipeline.report(request, "code2wav").usage["completion_tokens"] == 8 * len(into)
+                contents = [output.content for output in pipeline.outputs[request] if output.content is not None]
+                assert len(contents) == 8 * len(into)
+                assert [output.last for output in pipeline.outputs[request]].count(True) == 1
+                assert pipeline.outputs[request][-1].last
 
     def test_r2_duplicates_on_the_wire_change_nothing(self, edges: Sequence[Edge]) -> None:
         for seed in SEEDS:
@@ -139,9 +143,6 @@ class TestS1:
             pipeline.settle()
             order = [pipeline.facts.index((request, stage, "registered")) for stage in STAGES]
             assert order == sorted(order, reverse=True)
-            late = sum(worker.gate.late for worker in pipeline.workers.values())
-            credits_after_the_end = sum(edge.chunks for edge in _counts(pipeline, request))
-            assert late <= credits_after_the_end
             ended_well(pipeline)
 
     def test_s1_no_chunk_comes_too_early_and_none_is_lost(self) -> None:
@@ -156,22 +157,6 @@ class TestS1:
 
 def _counts(pipeline: Line, request: str) -> list[wire.EdgeCount]:
     return [count for stage in STAGES for count in pipeline.report(request, stage).edges]
-
-
-class _Watched(Copier):
-    """Asserts that it is never asked to compute what has no input."""
-
-    def step(self, ready: Sequence[str]) -> list[StageOutput]:
-        for request_id in ready:
-            assert self.holds(request_id) or not self._open[request_id], f"{request_id} was computed on too soon"
-        return super().step(ready)
-
-
-class _Eager(_Watched):
-    """Says that it has work from the beginning: only the gate keeps its requests out of steps."""
-
-    def has_work(self, request_id: str) -> bool:
-        return request_id in self._held
 
 
 class TestR1:

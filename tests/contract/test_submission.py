@@ -8,7 +8,7 @@ from support.playbook import LifePlay, RouterPlay, effect, rid, terminal, to
 
 from omnizmq.protocol import Abort, AbortAck, AbortStage, Delivery, ErrorInfo, Source, SubmitStage, Target, Terminal
 from omnizmq.router import lifecycle as life
-from omnizmq.router.messages import ClientSent, KillReplica, SubmissionUnsendable, ToWorker, WorkerUnreachable
+from omnizmq.router.messages import ClientSent, FrameUnsendable, KillReplica, ToWorker, WorkerUnreachable
 
 REQUEST = rid("demo")
 UNSENT = ErrorInfo("replica_lost", "it cannot be reached", None, None, True)
@@ -136,7 +136,7 @@ class TestS3OneFailureFailsAll:
         play = RouterPlay(config("thinker:text"))
         assert play >> play.submits("alice") << to("thinker/0", SubmitStage)
         error = ErrorInfo("protocol_error", "it is too large", "thinker", "thinker/0", False)
-        unsendable = SubmissionUnsendable("thinker/0", 1, REQUEST, "it is too large")
+        unsendable = FrameUnsendable("thinker/0", 1, REQUEST, True, "it is too large")
         assert play >> unsendable << to("alice", Terminal, error=error)
         assert play.is_empty()
         assert play >> play.submits("alice") << to("thinker/0", SubmitStage)

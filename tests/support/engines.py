@@ -13,10 +13,12 @@ from omnizmq.workers.engine import Chunk, EngineContext, EngineRequest, StageOut
 class Copier:
     """Makes one output for each chunk it was fed, one a step, and stops when its input has ended.
 
-    `calls` are the methods that were called with which request; `stepped` the requests of each step.
+    Its content is the chunk's number, and the chunk itself goes on to `target`, where there is one. `calls` are the
+    methods that were called with which request; `stepped` the requests of each step.
     """
 
-    def __init__(self, sources: Sequence[str] = ("thinker",)) -> None:
+    def __init__(self, sources: Sequence[str] = ("thinker",), target: str | None = "code2wav") -> None:
+        self._target = target
         self.calls: list[tuple[str, str]] = []
         self.stepped: list[list[str]] = []
         self.closed = 0
@@ -68,7 +70,8 @@ class Copier:
         return len(self._held.get(request_id, ()))
 
     def _output(self, request_id: str, chunk: Chunk) -> StageOutput:
-        return StageOutput(request_id, f"{chunk.meta['n']} ", {"code2wav": [chunk]})
+        number = chunk.meta.get("n", chunk.meta.get("seq"))
+        return StageOutput(request_id, f"{number} ", {} if self._target is None else {self._target: [chunk]})
 
     def _called(self, method: str, request_id: str) -> None:
         self.calls.append((method, request_id))

@@ -22,7 +22,7 @@ from omnizmq.router import messages as msg
 from support.lifecycle_model import ILLEGAL, Model
 
 Key = tuple[str, str]
-"""A peer (`client`, `talker/0#1`, `launcher`), and a request id or nothing."""
+"""A peer (`client`, `talker/0#1`, `launcher`), and the request or replica that it is about, or nothing."""
 Prediction = dict[Key, list[object]]
 
 
@@ -67,7 +67,7 @@ class RouterModel:
         self.draining = self.drained = False
         self.late = self.bad = 0
         self.now = 0.0
-        self.ticked = 0.0
+        self.ticked = self.judged = 0.0
         self.out: Prediction = {}
 
     # --- In and out ------------------------------------------------------------------------------------------------
@@ -89,7 +89,7 @@ class RouterModel:
                     self.replicas[name].endpoint = endpoint
             case msg.WorkerSent(name, incarnation, frame):
                 self._worker(name, incarnation, frame)
-            case msg.WorkerUnreachable() | msg.SubmissionUnsendable():
+            case msg.WorkerUnreachable() | msg.FrameUnsendable():
                 self._unsent(event)
             case msg.ReplicaExited():
                 self._exited(event)
@@ -221,7 +221,7 @@ class RouterModel:
                 ready = frame.state in ("idle", "stepping")
                 replica.state = "ready" if ready else "starting"
                 said = msg.ReplicaReady(name) if ready else msg.ReplicaLoading(name, frame.text)
-                self.out["launcher", ""].append(said)
+                self.out["launcher", name].append(said)
         elif not isinstance(frame, wire.Bye):
             self._report(name, incarnation, frame)
 
@@ -258,14 +258,15 @@ class RouterModel:
                 )
                 self._advance(request, report)
 
-    def _unsent(self, event: msg.WorkerUnreachable | msg.SubmissionUnsendable) -> None:
+    def _unsent(self, event: msg.WorkerUnreachable | msg.FrameUnsendable) -> None:
         replica = self.replicas[event.replica]
         request = self.requests.get(event.request_id)
         lost = isinstance(event, msg.WorkerUnreachable)
         if request is not None and request.bindings.get(replica.stage) == (event.replica, event.incarnation):
             code = "replica_lost" if lost else "protocol_error"
             error = wire.ErrorInfo(code, "", replica.stage, event.replica, lost)
-            self._advance(request, life.SubmissionFailed(replica.stage, error))
+            whole = lost or event.submission
+            self._advance(request, life.SubmissionFailed(replica.stage, error) if whole else life.Failed(error))
         if lost and replica.incarnation == event.incarnation:
             self._kill(event.replica)
 
@@ -273,7 +274,7 @@ class RouterModel:
         replica = self.replicas[name]
         if replica.state in ("starting", "ready"):
             replica.state = "stuck"
-            self.out["launcher", ""].append(msg.KillReplica(name, replica.incarnation, ""))
+            self.out["launcher", name].append(msg.KillReplica(name, replica.incarnation, ""))
 
     def _exited(self, event: msg.ReplicaExited) -> None:
         replica = self.replicas[event.replica]
@@ -303,9 +304,11 @@ class RouterModel:
             request.timers.remove((at, event))
             if request.submit.request_id in self.requests:
                 self._advance(request, event)
-        for name, replica in self.replicas.items():
-            if self._ails(replica):
-                self._kill(name)
+        if self.now - self.judged >= self.limits.heartbeat_interval_s:
+            self.judged = self.now
+            for name, replica in self.replicas.items():
+                if self._ails(replica):
+                    self._kill(name)
 
     def _ails(self, replica: ModelReplica) -> bool:
         stage = self.pipeline.by_name[replica.stage]
@@ -424,9 +427,9 @@ def observed(effects: list[msg.Effect]) -> Prediction:
             case msg.ToClient(client, frame):
                 out[client.decode(), getattr(frame, "request_id", "")].append(frame)
             case msg.KillReplica():
-                out["launcher", ""].append(msgspec.structs.replace(effect, why=""))
+                out["launcher", effect.replica].append(msgspec.structs.replace(effect, why=""))
             case _:
-                out["launcher", ""].append(effect)
+                out["launcher", getattr(effect, "replica", "")].append(effect)
     return {key: [without_text(frame) for frame in frames] for key, frames in out.items()}
 
 

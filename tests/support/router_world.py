@@ -55,6 +55,7 @@ class RouterWorld:
         self.jobs: list[Job] = []
         self.sent: list[msg.WorkerSent] = []
         self.facts: list[Fact] = []
+        self.stepping: dict[str, float] = {}  # replicas in a step, and since when
         self._over: set[str] = set()  # requests whose caller has its terminal
 
     def feed(self, event: msg.Input) -> None:
@@ -109,12 +110,14 @@ class RouterWorld:
 
     def becomes_ready(self, replica: str) -> None:
         incarnation = self.core.pools.replicas[replica].incarnation
+        self.stepping.pop(replica, None)
         self.feed(msg.WorkerJoined(replica, incarnation, f"ipc://{replica}#{incarnation}"))
         self.beats(replica, "idle")
 
     def beats(self, replica: str, state: str) -> None:
         incarnation = self.core.pools.replicas[replica].incarnation
-        frame = wire.Heartbeat(incarnation, state, int(self.now * 1e9), "", 0)
+        since = self.stepping.get(replica, self.now) if state == "stepping" else self.now
+        frame = wire.Heartbeat(incarnation, state, int(since * 1e9), "", 0)
         self.feed(msg.WorkerSent(replica, incarnation, frame))
 
     def goes_on(self, job: Job, event: life.Event) -> None:
@@ -138,5 +141,5 @@ class RouterWorld:
         self.now += seconds
         for replica in self.core.pools.replicas.values():
             if replica.state == "ready" and replica.id not in silent:
-                self.beats(replica.id, "idle")
+                self.beats(replica.id, "stepping" if replica.id in self.stepping else "idle")
         self.feed(msg.Ticked())

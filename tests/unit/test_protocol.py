@@ -12,7 +12,7 @@ from typing import Any, get_args, get_origin, get_type_hints
 import msgspec
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from omnizmq import protocol as wire
@@ -90,6 +90,7 @@ class TestIds:
         attempts=st.tuples(st.integers(1, 10**6), st.integers(1, 10**6)),
         stages=st.tuples(stage_names, stage_names),
     )
+    @example(rids=["demo-0001020304050607"] * 2, attempts=(1, 11), stages=("1a", "a"))
     def test_i1_engine_ids_differ_wherever_request_attempt_or_stage_do(
         self, rids: list[str], attempts: tuple[int, int], stages: tuple[str, str]
     ) -> None:

@@ -45,6 +45,17 @@ class TestStart:
         assert launch.ready("b/0", 3.0) == []
         assert launch.ready("c/0", 3.0) == [AllReady()]
 
+    def test_who_waits_for_a_device_waits_for_no_time(self) -> None:
+        launch = supervisor(stage("a", ["cuda:0"]), stage("b", ["cuda:0"]))
+        launch.start(0.0)
+        assert launch.next_due() is None
+
+    def test_after_stop_nobody_is_all_ready(self) -> None:
+        launch = supervisor(stage("a"))
+        launch.start(0.0)
+        launch.stop()
+        assert launch.ready("a/0", 1.0) == []
+
     def test_f5_one_failed_start_fails_the_launch_and_starts_nothing_more(self) -> None:
         launch = supervisor(stage("a", ["cuda:0"]), stage("b", ["cuda:0"]), stage("c"))
         launch.start(0.0)

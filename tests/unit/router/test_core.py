@@ -29,12 +29,12 @@ from omnizmq.router.messages import (
     ClientSent,
     DrainAsked,
     Drained,
+    FrameUnsendable,
     KillReplica,
     ReplicaLoading,
     ReplicaReady,
     ReplicaStarting,
     StopAsked,
-    SubmissionUnsendable,
     Ticked,
     WorkerSent,
     WorkerUnreachable,
@@ -199,7 +199,7 @@ class TestUnreachableWorkers:
         assert play >> play.submits("alice") << to("thinker/0", SubmitStage)
         for late in (WorkerUnreachable("thinker/0", 1, REQUEST, "it is not connected"),):
             assert play >> late
-        assert play >> SubmissionUnsendable("thinker/0", 1, REQUEST, "too large")
+        assert play >> FrameUnsendable("thinker/0", 1, REQUEST, True, "too large")
         assert play.status()["live_requests"] == 1
 
     def test_relay_content_that_fits_no_message_fails_its_request(self) -> None:
@@ -209,8 +209,11 @@ class TestUnreachableWorkers:
         assert play >> play.worker("a/0", RelayContent, request_id=REQUEST, attempt=1, target="b", data=b"x")
         _ = play >> play.finishes("a/0", REQUEST) << to("alice", Delivery)
         assert play << to("b/0", SubmitStage) << to("b/0", FeedStage)
-        unsendable = SubmissionUnsendable("b/0", 1, REQUEST, "a FeedStage is too large")
-        assert play >> unsendable << to("alice", Terminal, finish_reason="error")
+        unsendable = FrameUnsendable("b/0", 1, REQUEST, False, "a FeedStage is too large")
+        error = ErrorInfo("protocol_error", "a FeedStage is too large", "b", "b/0", False)
+        _ = play >> unsendable << to("alice", Terminal, error=error)
+        assert play << to("b/0", AbortStage), "its worker has it and waits"
+        assert play >> play.finishes("b/0", REQUEST, "abort")
         assert play.is_empty()
 
 

@@ -91,7 +91,7 @@ def finish(world: World) -> None:
     assert world.lifecycle.settled, f"it never ends: {world.lifecycle.story()}"
 
 
-@checked(5000)
+@checked(4000)
 @given(graphs, dice)
 def test_every_command_is_predicted_whatever_happens(graph: Pipeline, roll: Dice) -> None:
     asked = roll.pick([[modality] for modality in graph.modalities] + [graph.modalities])

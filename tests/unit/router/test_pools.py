@@ -122,6 +122,14 @@ class TestPolicies:
         assert all(len(replicas) == 1 for replicas in chosen.values())
         assert len(set.union(*chosen.values())) > 1, "and not all keys the same one"
 
+    def test_when_a_replica_dies_only_its_own_keys_move(self) -> None:
+        made = pools(replicas=3, policy="affinity")
+        keys = [f"key{n}" for n in range(30)]
+        before = {key: bind(made, key, key) for key in keys}
+        made.lost("a/1", 1)
+        after = {key: bind(made, f"{key} again", key) for key in keys}
+        assert {key for key in keys if before[key] != after[key]} == {key for key in keys if before[key] == "a/1"}
+
     def test_a_request_without_a_key_takes_turns(self) -> None:
         made = pools(replicas=3, policy="affinity")
         assert [bind(made, str(n), None) for n in range(4)] == ["a/0", "a/1", "a/2", "a/0"]

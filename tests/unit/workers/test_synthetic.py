@@ -1,4 +1,4 @@
-"""The synthetic engine: what it makes, when it ends, and every fault on demand (DESIGN, section 5)."""
+"""The synthetic engine: what it makes, when it ends, and every fault on demand."""
 
 from __future__ import annotations
 
