@@ -3,12 +3,12 @@
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
-PROMPT ?= What is the capital of France?
+export PROMPT ?= What is the capital of France?
 
 .PHONY: demo test lint format bench clean
 
 demo: $(VENV)/.embedded
-	$(BIN)/omnizmq chat "$(PROMPT)" --modalities text,audio --config embedded --output reply.wav
+	$(BIN)/omnizmq chat "$$PROMPT" --modalities text,audio --config embedded --output reply.wav
 
 test: lint
 	$(BIN)/python -m pytest

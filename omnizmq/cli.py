@@ -62,6 +62,7 @@ def group() -> None:
 
 def main() -> None:
     """The entry point of the command."""
+    _open_standard_streams()
     try:
         status = group.main(prog_name="omnizmq", standalone_mode=False)
     except click.exceptions.Exit as done:
@@ -77,11 +78,24 @@ def main() -> None:
     except BrokenPipeError:
         _discard_stdout()
         status = EXIT_FAILED
+    except OSError as error:
+        _discard_stdout()
+        status = _say(f"{error.filename or 'the output'} cannot be read or written: {error.strerror}", EXIT_FAILED)
     sys.exit(status if isinstance(status, int) else 0)
 
 
+def _open_standard_streams() -> None:
+    """A caller may have closed them; a socket that got their number would be written to."""
+    for number, name, mode in ((0, "stdin", "r"), (1, "stdout", "w"), (2, "stderr", "w")):
+        if getattr(sys, name) is None:
+            descriptor = os.open(os.devnull, os.O_RDWR)
+            if descriptor != number:
+                os.dup2(descriptor, number)
+            setattr(sys, name, open(number, mode, closefd=False))  # noqa: SIM115 (for the life of the process)
+
+
 def _discard_stdout() -> None:
-    """Its reader is gone; what is still buffered must not fail again when the interpreter ends."""
+    """Nobody can read it; what is still buffered must not fail again when the interpreter ends."""
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 

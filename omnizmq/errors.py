@@ -10,7 +10,7 @@ from typing import ClassVar
 
 
 class OmnizmqError(Exception):
-    """The root. `stage` and `replica` name where it happened, when that is known."""
+    """The root. `stage` and `replica` name where it happened, `request_id` the request, when that is known."""
 
     code: ClassVar[str] = "internal_error"
     http_status: ClassVar[int] = 500
@@ -21,6 +21,7 @@ class OmnizmqError(Exception):
         self.message = message
         self.stage = stage
         self.replica = replica
+        self.request_id: str | None = None
 
 
 # --- The caller's fault: the same request will fail again. ---------------------------------------------------------

@@ -517,6 +517,7 @@ F = TypeVar("F")
 _packer = msgspec.msgpack.Encoder()
 _hello = msgspec.msgpack.Decoder(Hello)
 _part = msgspec.msgpack.Decoder(Part)
+_submit = msgspec.msgpack.Decoder(Submit)
 _relayed = msgspec.msgpack.Decoder(Relayed)
 _UNDECODABLE = (msgspec.ValidationError, msgspec.DecodeError, RecursionError, UnicodeDecodeError)
 
@@ -548,6 +549,25 @@ def decode_relay(data: bytes) -> Relayed:
         return _relayed.decode(data)
     except _UNDECODABLE as error:
         raise ProtocolError(f"relay content does not decode: {error}") from error
+
+
+def check_submit(frame: Submit) -> Submit:
+    """The frame itself, or `InvalidRequestError`: Python checks no types, and the router could only drop it.
+
+    The prompt is left out; it has been checked where it was made.
+    """
+    bare = msgspec.structs.replace(frame, prompt=Prompt("", None, None))
+    try:
+        _submit.decode(_packer.encode(bare))
+    except (*_UNDECODABLE, UnicodeEncodeError, TypeError, OverflowError) as error:
+        raise InvalidRequestError(f"the request is not usable: {_at_field(str(error))}") from error
+    return frame
+
+
+def _at_field(text: str) -> str:
+    """msgspec counts the elements of a frame; a caller knows its fields by name."""
+    named = re.sub(r"\$\[(\d+)\]", lambda found: Submit.__struct_fields__[int(found[1]) - 1], text)
+    return named.replace("`", "")
 
 
 class Packer:

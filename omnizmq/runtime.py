@@ -250,7 +250,7 @@ def find(connect: str | None = None) -> Deployment:
     if not found:
         raise NotFoundError("no deployment is running: start one with `omnizmq launch --config embedded`")
     if len(found) > 1:
-        raise NotFoundError(f"{len(found)} deployments are running, name one of them: {_listed(found)}")
+        raise NotFoundError(f"{len(found)} deployments are running, choose one with --connect NAME: {_listed(found)}")
     return found[0]
 
 

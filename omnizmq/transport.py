@@ -4,8 +4,9 @@ The loop watches each socket's own descriptor and takes up to `BATCH` messages a
 of `zmq.asyncio`. The descriptor is edge-triggered: after every send and every receive the events are looked at again,
 and a slow safety tick catches what slips through.
 
-Sending never blocks. What a full peer cannot take is queued for that peer alone, up to a limit. The messages of one
-`send` go together or not at all, and in order: nothing that is sent later gets in between.
+Sending never blocks. What a full peer cannot take is queued for that peer alone, up to a limit where nothing else
+bounds it. The messages of one `send` go together or not at all, and in order: nothing that is sent later gets in
+between.
 
 This module moves bytes. It knows nothing of frames' meaning, requests or engines.
 """
@@ -149,7 +150,7 @@ class Dealer(_Drained):
         received: Callable[[bytes], None],
         *,
         identity: bytes | None = None,
-        limit: int = HIGH_WATER_MARK,
+        limit: int | None = HIGH_WATER_MARK,
     ) -> None:
         super().__init__(context, zmq.DEALER, 1, lambda message: received(message[0]))
         if identity is not None:
@@ -160,7 +161,7 @@ class Dealer(_Drained):
 
     def send(self, messages: Iterable[bytes]) -> None:
         """Each is one message. Raises `PeerFullError`, and sends none, where as many as the limit wait already."""
-        if len(self._waiting) >= self._limit:
+        if self._limit is not None and len(self._waiting) >= self._limit:
             raise PeerFullError
         for message in messages:
             if self._waiting or not self._put([message]):
@@ -180,7 +181,7 @@ class Router(_Drained):
         endpoint: str,
         received: Callable[[bytes, bytes], None],
         *,
-        limit: int = HIGH_WATER_MARK,
+        limit: int | None = HIGH_WATER_MARK,
     ) -> None:
         super().__init__(context, zmq.ROUTER, 2, lambda message: received(message[0], message[1]))
         self.socket.setsockopt(zmq.ROUTER_MANDATORY, 1)
@@ -195,7 +196,7 @@ class Router(_Drained):
         Either way nothing of these goes, and what waits for the peer is forgotten.
         """
         waiting = self._waiting.get(peer)
-        if waiting is not None and len(waiting) >= self._limit:
+        if waiting is not None and self._limit is not None and len(waiting) >= self._limit:
             self.forget(peer)
             raise PeerFullError
         for message in messages:

@@ -48,9 +48,9 @@ def chat(prompt: str | None, modalities: str | None, output: Path | None, **opti
     terminal, it is a conversation.
     """
     wanted = _modalities(modalities, output)
-    if "audio" not in wanted:
-        output = None
-    elif output is None:
+    if "audio" not in wanted and output is not None:
+        raise click.UsageError(f"--output {output} needs sound: add audio to --modalities")
+    if "audio" in wanted and output is None:
         output = Path(DEFAULT_OUTPUT)
     asked = Asked(modalities=wanted, output=output, **options)
     if prompt is None and sys.stdin.isatty():
@@ -163,10 +163,16 @@ def _client(asked: Asked, text: str | None, progress: Any) -> AsyncClient:
 
     if asked.config is None:
         try:
-            return AsyncClient.connect(runtime.find(asked.connect).name)
+            found = runtime.find(asked.connect)
         except NotFoundError:
             if asked.connect is not None or runtime.running():
                 raise
+        else:
+            if asked.sets:
+                raise InvalidRequestError(
+                    f"--set cannot change {found.name}, which runs already: give --config as well"
+                )
+            return AsyncClient.connect(found.name)
     config = asked.config or OWN_CONFIG
     _check_own(config, asked, text)
     return AsyncClient.launch(config, sets=asked.sets, progress=progress)

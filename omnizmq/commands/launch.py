@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
+import resource
 import signal
 import sys
 from collections.abc import Callable
@@ -63,6 +64,7 @@ async def _serve(config: Config, name: str, say: Say, owned: bool) -> int:
     from omnizmq.launcher.deployment import LocalDeployment
     from omnizmq.runtime import state_dir
 
+    _allow_descriptors()
     signals = _Signals(owned)
     serving = asyncio.Event()
 
@@ -81,6 +83,8 @@ async def _serve(config: Config, name: str, say: Say, owned: bool) -> int:
     say("ready", _ready(deployment, await starting))
     serving.set()
     await signals.wait()
+    if not owned:
+        say("draining", {})
     draining = asyncio.create_task(deployment.drain())
     if await signals.first(draining):
         await draining
@@ -88,6 +92,13 @@ async def _serve(config: Config, name: str, say: Say, owned: bool) -> int:
         draining.cancel()
     await deployment.stop()
     return 0
+
+
+def _allow_descriptors() -> None:
+    """Each client and each worker costs some; running out of them would end the router."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if soft != hard:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
 
 
 class _Signals:
@@ -140,10 +151,10 @@ def _log_to_file(path: Path) -> None:
 
 
 def _forgiving(say: Say) -> Say:
-    """Nobody who has stopped listening ends a deployment; an owner that is gone is noticed by its pipe's end."""
+    """Neither a listener that has gone nor a full disk ends a deployment; an owner's end is noticed by its pipe."""
 
     def forgiving(event: str, fields: dict[str, object]) -> None:
-        with suppress(BrokenPipeError):
+        with suppress(OSError):
             say(event, fields)
 
     return forgiving
@@ -158,6 +169,8 @@ def _plain_lines(event: str, fields: dict[str, object]) -> None:
     if event == "ready":
         stages = ", ".join(map(str, fields["stages"]))  # type: ignore[call-overload]
         click.echo(f"ready: {fields['name']} ({stages}) at {fields['endpoint']}, pid {fields['pid']}")
+    elif event == "draining":
+        click.echo("draining: no new requests; a second signal stops at once", err=True)
     elif event == "loading":
         click.echo(f"{fields['replica']}: {fields['text']}", err=True)
 

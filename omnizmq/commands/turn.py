@@ -46,6 +46,7 @@ class Turn:
                     self._take(output)
         except OmnizmqError as error:
             self.error = error
+            self.request_id = error.request_id or self.request_id
         finally:
             self._note("total_ms")
             if self.wave is not None:

@@ -19,6 +19,8 @@ def check_writable(path: Path) -> None:
         raise InvalidRequestError(f"--output {path} is not a .wav file: that is what is written")
     try:
         existed = path.exists()
+        if path.is_fifo() or path.is_socket():
+            raise InvalidRequestError(f"--output {path} is a pipe or a socket: a WAV file is written back and forth")
         with open(path, "ab"):
             pass
     except OSError as error:

@@ -178,7 +178,7 @@ class AsyncClient:
         `request_id` is the external id; one is made when it is None. `params` maps a stage to its sampling parameters.
         Raises an `OmnizmqError` for a refusal and for a request that failed; an abort is no error.
         """
-        submit = self._submission(prompt, modalities, params, request_id, deadline_s, priority, affinity)
+        submit = self._submission(prompt, modalities, params, request_id, deadline_s, priority, affinity, output_kind)
         rid = submit.request_id
         self._table.open(rid, submit.external_id, output_kind)
         event = self._events[rid] = asyncio.Event()
@@ -192,6 +192,7 @@ class AsyncClient:
                     await event.wait()
                     continue
                 if isinstance(item, OmnizmqError):
+                    item.request_id = rid
                     raise item
                 yield item
                 if item.finished:
@@ -215,6 +216,7 @@ class AsyncClient:
         deadline_s: float | None,
         priority: int,
         affinity: str | None,
+        output_kind: OutputKind,
     ) -> wire.Submit:
         external_id = wire.check_external_id(request_id if request_id is not None else f"req-{secrets.token_hex(4)}")
         checked = as_prompt(prompt)
@@ -223,11 +225,15 @@ class AsyncClient:
             raise InvalidRequestError(f"the prompt has {checked.size()} bytes; this deployment takes at most {limit}")
         if isinstance(modalities, str):
             raise InvalidRequestError(f"modalities is a list such as ['text'], not the string {modalities!r}")
-        return wire.Submit(
+        if output_kind not in ("delta", "final"):
+            raise InvalidRequestError(f"output_kind is 'delta' or 'final', not {output_kind!r}")
+        if not isinstance(params or {}, Mapping) or not all(isinstance(v, Mapping) for v in (params or {}).values()):
+            raise InvalidRequestError("params maps a stage to its parameters, such as {'thinker': {'max_tokens': 64}}")
+        submit = wire.Submit(
             request_id=wire.make_request_id(external_id, secrets.token_bytes(8)),
             external_id=external_id,
             prompt=checked,
-            modalities=None if modalities is None else list(modalities),
+            modalities=list(modalities) if isinstance(modalities, Sequence) else modalities,
             params={stage: dict(values) for stage, values in (params or {}).items()},
             priority=priority,
             deadline_s=deadline_s,
@@ -235,6 +241,7 @@ class AsyncClient:
             window=WINDOW,
             at_ns=time.monotonic_ns(),
         )
+        return wire.check_submit(submit)
 
     async def _abandon(self, request_id: str) -> None:
         """A7: abort what nobody waits for any more. The abort goes out before anything is awaited, so no cancellation
@@ -253,6 +260,8 @@ class AsyncClient:
 
     async def abort(self, request_id: str) -> int:
         """End all live requests with this external id, or the one with this request id; how many there were (A5)."""
+        if not isinstance(request_id, str):
+            raise InvalidRequestError(f"a request id is a string, not {request_id!r}")
         self._call += 1
         return int(await self._ask(wire.Abort(self._call, request_id)))
 

@@ -51,6 +51,7 @@ class LocalDeployment:
         self._loop = asyncio.get_running_loop()
         self._supervisor = Supervisor(config)
         self._workers: dict[str, WorkerProcess] = {}
+        self._loading: dict[str, str] = {}
         self._causes: dict[str, str] = {}  # replica -> why it ends: what its engine said, or why it was killed
         self._nonce = secrets.token_hex(16)
         self._started: asyncio.Future[None] = self._loop.create_future()
@@ -139,7 +140,10 @@ class LocalDeployment:
             worker.kill()
 
     def loading(self, replica: str, text: str) -> None:
-        self._progress(replica, text)
+        """A heartbeat repeats what the last one said."""
+        if self._loading.get(replica) != text:
+            self._loading[replica] = text
+            self._progress(replica, text)
 
     def failed(self, replica: str, text: str) -> None:
         """It waits for this, so that what it said is never lost with it."""
@@ -199,8 +203,12 @@ class LocalDeployment:
 
     def _exited(self, order: Spawn, reason: str) -> None:
         reason = self._causes.pop(order.replica, reason)
+        self._loading.pop(order.replica, None)
         if not self._stopping:
             log.warning("%s#%d ended: %s", order.replica, order.incarnation, reason)
+            self._progress(order.replica, f"ended: {reason}")
+        if not self._directory.path.is_dir():
+            log.error("%s is gone: nothing can be started any more; stop this deployment", self._directory.path)
         worker = self._workers[order.replica]
         runtime.forget_group(self._directory.path, worker.pid)
         (self._directory.path / Path(worker.spec.data_endpoint).name).unlink(missing_ok=True)

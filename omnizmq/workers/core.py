@@ -156,7 +156,7 @@ class Gate:
             self.late += 1
         elif isinstance(frame, wire.EdgeCredit | wire.EdgeClosed):
             out = work.targets.get(frame.target)
-            if out is None or out.peer != peer:
+            if out is None or out.peer != peer or out.relayed:
                 self.late += 1
             else:
                 self._consumer_said(work, out, frame)

@@ -3,6 +3,8 @@
 Chunks, ends of edges and failures go from producer to consumer; credits come back over the same connection. Today every
 chunk goes inline, in parts above a frame's limit; descriptors of a ring will travel here as well.
 
+Nothing here has a limit of its own: an edge's window bounds its chunks, and they bound their credits.
+
 A peer is one incarnation of a replica. Nothing is taken from it before its hello, nor after it has been dropped, nor
 from an older incarnation of a dropped one (F3).
 """
@@ -19,7 +21,7 @@ import zmq
 
 from omnizmq import protocol as wire
 from omnizmq.errors import ProtocolError
-from omnizmq.transport import Dealer, PeerFullError, PeerGoneError, Router
+from omnizmq.transport import Dealer, PeerGoneError, Router
 
 log = logging.getLogger(__name__)
 
@@ -58,7 +60,7 @@ class DataPlane:
         self._hello = wire.Hello(wire.VERSION, nonce, "producer", replica=replica, incarnation=incarnation)
         self._received = received
         self._packer = wire.Packer()
-        self._socket = Router(context, endpoint, self._producer_sent)
+        self._socket = Router(context, endpoint, self._producer_sent, limit=None)
         self._producers: dict[bytes, _Producer] = {}
         self._by_peer: dict[Peer, _Producer] = {}
         self._early: dict[Peer, deque[wire.ConsumerToProducer]] = {}
@@ -80,14 +82,11 @@ class DataPlane:
         if self._is_dead(peer):
             raise PeerGoneError(f"{target.replica} is dead")
         dealer = self._consumers.get(peer) or self._connect(peer, target.endpoint)
-        try:
-            dealer.send(self._packer.pack(frame))
-        except PeerFullError as error:
-            raise PeerGoneError(f"{target.replica} does not read its data socket") from error
+        dealer.send(self._packer.pack(frame))
 
     def _connect(self, peer: Peer, endpoint: str) -> Dealer:
         unpacker = wire.Unpacker(wire.consumer_to_producer)
-        dealer = Dealer(self._context, endpoint, lambda data: self._take(peer, unpacker, data))
+        dealer = Dealer(self._context, endpoint, lambda data: self._take(peer, unpacker, data), limit=None)
         dealer.send([wire.encode_hello(self._hello)])
         dealer.start()
         self._consumers[peer] = dealer
@@ -108,8 +107,6 @@ class DataPlane:
         replica = producer.peer[0]
         try:
             self._socket.send(producer.identity, self._packer.pack(frame))
-        except PeerFullError as error:
-            raise PeerGoneError(f"{replica} does not read its credits") from error
         except PeerGoneError as error:
             raise PeerGoneError(f"{replica} has left its connection") from error
 

@@ -19,7 +19,7 @@ from typing import TypeVar
 
 from omnizmq import protocol as wire
 from omnizmq.errors import ConfigError, OmnizmqError, ProtocolError, StageError
-from omnizmq.transport import Dealer, PeerFullError, PeerGoneError, make_context
+from omnizmq.transport import Dealer, PeerGoneError, make_context
 from omnizmq.workers import lifeline
 from omnizmq.workers.core import Gate
 from omnizmq.workers.dataplane import DataPlane, Peer
@@ -70,7 +70,8 @@ class Worker:
             received=self._peer_sent,
         )
         identity = f"{spec.replica}#{spec.incarnation}#{spec.nonce}".encode()
-        self._router = Dealer(self._context, spec.router_endpoint, self._router_sent, identity=identity)
+        # Without a limit: a router that does not read is given up after `heartbeat_timeout_s`, which bounds it.
+        self._router = Dealer(self._context, spec.router_endpoint, self._router_sent, identity=identity, limit=None)
         self._thread = EngineThread(self._load, loaded=self._engine_loaded, said=self._engine_said)
         self._progress = "loading"
         self._failure: tuple[int, str] | None = None  # exit status and reason of a failed start
@@ -231,9 +232,6 @@ class Worker:
     def _to_router(self, frame: wire.WorkerToRouter) -> None:
         try:
             self._router.send(self._packer.pack(frame))
-        except PeerFullError:
-            log.error("the router does not read: ending")
-            self._end(1)
         except ProtocolError as error:
             self._too_large(frame, error)
 

@@ -88,6 +88,8 @@ class TestF1OneRequestAlone:
         _ = play >> play.registers("code2wav/0", REQUEST) << to("alice", Terminal, error=error)
         assert play << to("code2wav/0", AbortStage, request_id=REQUEST)
         assert play.counts("router_errors") == 1
+        submitted = [fact.stage for fact in play.facts if (fact.request_id, fact.event) == (REQUEST, "submitted")]
+        assert submitted == ["code2wav"], "what did not happen is no fact"
         assert play >> play.finishes("code2wav/0", REQUEST, "abort")
         assert play >> play.registers("code2wav/0", rid("other")) << to("talker/0", SubmitStage)
         assert list(play.core.requests) == [rid("other")]

@@ -192,7 +192,7 @@ class GateModel:
         frame, peer = event.frame, (event.replica, event.incarnation)
         if isinstance(frame, wire.EdgeCredit | wire.EdgeClosed):
             outflow = request.outflows.get(frame.target)
-            if outflow is None or (outflow.target.replica, outflow.target.incarnation) != peer:
+            if outflow is None or outflow.relay or (outflow.target.replica, outflow.target.incarnation) != peer:
                 self.late += 1
                 return
             if isinstance(frame, wire.EdgeClosed):

@@ -7,9 +7,9 @@ error's text where it only tells what went wrong inside.
 
 from __future__ import annotations
 
-import zlib
 from collections import defaultdict
 from dataclasses import dataclass, field
+from hashlib import sha256
 from typing import Any
 
 import msgspec
@@ -172,7 +172,7 @@ class RouterModel:
         for stage, names in ready.items():
             policy = self.pipeline.by_name[stage].policy
             if policy == "affinity" and affinity is not None:
-                names = [names[zlib.crc32(affinity.encode()) % len(names)]]
+                names = [max(names, key=lambda name: sha256(f"{name} {affinity}".encode()).digest())]
             free = [name for name in names if len(self.replicas[name].bound) < self.replicas[name].capacity]
             if not free:
                 return "full"

@@ -289,7 +289,7 @@ class TestFinding:
         b, a = start("b"), start("a")
         assert [deployment.name for deployment in running()] == ["a", "b"]
         listed = rf"a \(pid {a.pid}\), b \(pid {b.pid}\)"
-        with pytest.raises(NotFoundError, match=rf"2 deployments are running, name one of them: {listed}"):
+        with pytest.raises(NotFoundError, match=rf"2 deployments are running, choose .* --connect NAME: {listed}"):
             find()
         with pytest.raises(NotFoundError, match=rf"no deployment 'c' is running; those that are: {listed}"):
             find("c")

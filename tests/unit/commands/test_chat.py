@@ -114,7 +114,7 @@ class TestWhichDeployment:
 
     def test_one_of_several_must_be_named(self) -> None:
         both = [self.runs("demo"), self.runs("other")]
-        with pytest.raises(NotFoundError, match="2 deployments are running, name one of them: demo "):
+        with pytest.raises(NotFoundError, match="2 deployments are running, choose one with --connect NAME: demo "):
             chat._client(asked(), "hi", None)
         assert chat._client(asked(connect="other"), "hi", None)._connect_to == "other"
         assert chat._client(asked(connect="ipc:///other"), "hi", None)._connect_to == "other"

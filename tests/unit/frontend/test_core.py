@@ -97,6 +97,10 @@ class TestDeliveries:
         (other,) = taken(client)
         assert isinstance(other, RequestOutput)
         assert (other.text, other.stage) == ("b ", "captions")
+        client.handle(delivery("d", last=True))  # nothing of the first whole is kept
+        (again,) = taken(client)
+        assert isinstance(again, RequestOutput)
+        assert again.text == "d"
 
     def test_a_stage_that_made_nothing_ends_with_nothing(self) -> None:
         for kind in ("delta", "final"):

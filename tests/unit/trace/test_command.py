@@ -169,7 +169,7 @@ def test_an_unknown_request_or_deployment_is_one_line_and_exit_code_1(arguments:
     store("d", asked(request(1)), wall_s=1)
     result = run(*arguments, "--json")
     assert result.exit_code == 1
-    assert result.stdout == ""
+    assert json.loads(result.stdout)["error"]["code"] == "not_found"
     assert result.stderr.startswith(line)
     assert result.stderr.count("\n") == 1
 

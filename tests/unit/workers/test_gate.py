@@ -662,6 +662,11 @@ class TestPeers:
         play.drops(by("code2wav", wire.EdgeEnd(RID, 1, 5, "code2wav", 0)))
         play.drops(by("thinker", wire.EdgeCredit(RID, 1, 3, "thinker", 1)))
 
+    def test_credits_and_closes_of_a_relay_edge_are_dropped(self) -> None:
+        play = first_stage(target(mode="relay"))
+        play.drops(gives_credit(1))
+        play.drops(closes())
+
     def test_a_chunk_on_a_relay_edge_is_dropped(self) -> None:
         play = registered(submit(source(mode="relay")))
         play.drops(chunk(1))
