@@ -385,6 +385,8 @@ class RouterCore:
         for request_id, attempt in bound:
             request = self.requests.get(request_id)
             if request is not None and request.attempt == attempt:
+                why: dict[str, wire.Value] = {"replica": replica.id, "reason": event.reason}
+                self._record(request, "replica_lost", stage=replica.stage, detail=why)
                 self._advance(request, life.ReplicaLost(replica.stage, replica.id, event.reason))
 
     # --- Time ------------------------------------------------------------------------------------------------------

@@ -21,7 +21,9 @@ The events, in the order in which a request usually meets them:
     finished         a stage's own report. stage, owner: the replica; detail: finish_reason, outputs, and error_code,
                      error_message where it failed
     withheld         all outputs are complete, a report is awaited. detail: stages (comma-separated)
-    abort_asked      by the router. detail: why (caller, disconnect, draining, error)
+    abort_asked      by the router. detail: why (caller, or disconnect: …)
+    replica_lost     the replica that a stage was bound to died, before the request had ended. stage; detail: replica,
+                     reason
     left_behind      an aborted stage did not confirm in time. stage; detail: replica
     terminal         the one end. stage; detail: finish_reason, usage_incomplete, and error_code, error_stage,
                      error_replica, error_message where it failed

@@ -27,6 +27,7 @@ class StageStory:
     engine_id: str | None
     at_ns: Mapping[str, int]
     report: Mapping[str, Value]  # the detail of `finished`
+    lost_ns: int | None  # when its replica died, if it did before the request had ended
 
     @property
     def step(self) -> str | None:
@@ -39,7 +40,14 @@ class StageStory:
 
     @property
     def error_code(self) -> str | None:
-        return text(self.report, "error_code")
+        """Of its own report, or of its replica's death before there was one."""
+        lost = self.lost_ns is not None and not self.finished
+        return "replica_lost" if lost else text(self.report, "error_code")
+
+    @property
+    def failed_ns(self) -> int | None:
+        """When `error_code` came to be."""
+        return None if self.error_code is None else self.at_ns.get("finished", self.lost_ns)
 
     @property
     def who(self) -> str:
@@ -107,6 +115,7 @@ class Timeline:
 
     def _story(self, attempt: int, stage: str) -> StageStory:
         facts = [fact for fact in self.of(attempt, *STEPS) if fact.stage == stage]
+        lost = next((fact for fact in self.of(attempt, "replica_lost") if fact.stage == stage), None)
         at_ns: dict[str, int] = {}
         for fact in facts:
             at_ns.setdefault(fact.event, fact.at_ns)
@@ -118,6 +127,7 @@ class Timeline:
             engine_id=next((fact.engine_id for fact in facts if fact.engine_id), None),
             at_ns=at_ns,
             report=next((fact.detail for fact in facts if fact.event == "finished"), {}),
+            lost_ns=None if lost is None else lost.at_ns,
         )
 
     def ms(self, at_ns: int | None) -> float | None:

@@ -185,8 +185,8 @@ def _withheld(timeline: Timeline) -> _Wait | None:
 
 def _failure(timeline: Timeline) -> _Wait | None:
     for story in timeline.stages.values():
-        if story.error_code:
-            at_ns = story.at_ns["finished"]
+        at_ns = story.failed_ns
+        if at_ns is not None:
             return _terminal(at_ns, f"{story.who} failed with {story.error_code} at {_ms(timeline, at_ns)}")
     return None
 

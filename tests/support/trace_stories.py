@@ -31,6 +31,8 @@ _BY_ROUTER = (
     "withheld",
     "abort_asked",
     "left_behind",
+    "replica_lost",
+    "replica_lost",
     "terminal",
     "refused",
 )

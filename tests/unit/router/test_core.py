@@ -366,3 +366,13 @@ def test_f1_w1_nothing_that_decodes_ends_the_router(inputs: list[msg.Input], wai
     for replica in play.core.pools.replicas:
         _ = play.brings(play.dies(replica))
     assert play.is_empty()
+
+
+def test_t1_the_death_of_a_replica_is_a_fact_of_each_request_that_it_held() -> None:
+    play = one_place()
+    assert play >> play.submits("alice", "a") << to("thinker/0", SubmitStage)
+    _ = play >> play.dies("thinker/0") << to("alice", Terminal, request_id=rid("a"))
+    died = [fact for fact in play.facts if fact.event == "replica_lost"]
+    assert [(fact.request_id, fact.stage, fact.detail) for fact in died] == [
+        (rid("a"), "thinker", {"replica": "thinker/0", "reason": "killed by SIGKILL"})
+    ]

@@ -218,3 +218,11 @@ ODD = st.builds(
 @given(facts=st.lists(ODD, max_size=12), live=st.booleans())
 def test_facts_that_make_no_sense_have_a_summary_too(facts: list[Fact], live: bool) -> None:
     check(facts, live=live)
+
+
+def test_f2_a_stage_whose_replica_died_does_not_look_healthy() -> None:
+    died = stories.fact(40, "replica_lost", "talker", {"replica": "talker/0", "reason": "killed by SIGKILL"})
+    document = summarize([*stories.started(), died], live=True)
+    assert document["stages"]["talker"]["finish_reason"] == "error"
+    assert document["stages"]["talker"]["finished_ms"] is None  # it never reported its end (S2)
+    assert document["stages"]["thinker"]["finish_reason"] is None
