@@ -305,6 +305,10 @@ class Bye(_Frame, frozen=True):
     reason: str
 
 
+class Ping(_Frame, frozen=True):
+    """To a client, now and then: one whose connection has ended cannot be sent to, and is noticed so (A7)."""
+
+
 class Delivery(_Frame, frozen=True):
     """A final stage's output on its way to the caller. `stage_finished`: that stage's output has ended (C3)."""
 
@@ -388,10 +392,6 @@ class PeerLost(_Frame, frozen=True):
 
     replica: str
     incarnation: int
-
-
-class Stop(_Frame, frozen=True):
-    """The worker shall end now."""
 
 
 class StageFact(_Frame, frozen=True):
@@ -505,9 +505,9 @@ class Part(_Frame, frozen=True):
 
 
 ClientToRouter = Submit | Abort | Consumed | AskStatus | Bye
-RouterToClient = Welcome | Refused | Delivery | Terminal | AbortAck | Status | Bye
-RouterToWorker = Welcome | Refused | SubmitStage | FeedStage | AbortStage | Heartbeat | PeerLost | Stop
-WorkerToRouter = Heartbeat | StageFact | Output | RelayContent | StageFinished | Bye
+RouterToClient = Welcome | Refused | Ping | Delivery | Terminal | AbortAck | Status | Bye
+RouterToWorker = Welcome | Refused | SubmitStage | FeedStage | AbortStage | Heartbeat | PeerLost
+WorkerToRouter = Heartbeat | StageFact | Output | RelayContent | StageFinished
 ProducerToConsumer = ChunkFrame | EdgeEnd | EdgeFailed
 ConsumerToProducer = EdgeCredit | EdgeClosed
 Relayed = list[ChunkFrame]

@@ -83,6 +83,8 @@ class ClientTable:
                 return [Answer(frame.call, frame.json)]
             case wire.Welcome():
                 return [Connected(frame)]
+            case wire.Ping():
+                return []
             case wire.Bye():
                 return self.lost(frame.reason)
             case _:

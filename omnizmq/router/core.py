@@ -264,8 +264,6 @@ class RouterCore:
     def _worker_sent(self, event: WorkerSent) -> None:
         replica = self.pools.seen(event.replica, event.incarnation, self._now)
         frame = event.frame
-        if isinstance(frame, wire.Bye):
-            return
         if replica is None or frame.incarnation != event.incarnation:
             self.counters.late_frames += 1
         elif isinstance(frame, wire.Heartbeat):

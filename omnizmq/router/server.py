@@ -99,6 +99,7 @@ class RouterServer:
         self._workers: dict[bytes, _Worker] = {}
         self._inputs: deque[Input] = deque()
         self._busy = False
+        self._pinged = time.monotonic()
         self._timer: asyncio.TimerHandle | None = None
 
     def start(self) -> None:
@@ -194,6 +195,10 @@ class RouterServer:
     def _tick(self) -> None:
         self._timer = None
         self.handle(Ticked())
+        if time.monotonic() - self._pinged >= self._config.router.heartbeat_interval_s:
+            self._pinged = time.monotonic()
+            for identity in list(self._clients):
+                self._send_client(identity, wire.Ping())
 
     # --- Clients ---------------------------------------------------------------------------------------------------
 

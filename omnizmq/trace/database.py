@@ -105,9 +105,17 @@ class Database:
             _make_or_check(self._connection)
             self.journal_mode = _journal_mode(self._connection)
             self._run = self._begin_run(token, pid)
-        except (_UnusableError, sqlite3.Error):
+            self._path, self._inode = path, path.stat().st_ino
+        except (_UnusableError, sqlite3.Error, OSError):
             self._connection.close()
             raise
+
+    def is_in_place(self) -> bool:
+        """Whether the file that is open here is still the one at its path."""
+        try:
+            return self._path.stat().st_ino == self._inode
+        except FileNotFoundError:
+            return False
 
     def _begin_run(self, token: str, pid: int) -> int:
         execute = self._connection.execute

@@ -249,6 +249,9 @@ class _Disk:
 
     def _open(self) -> Database | None:
         """The database. None: it failed a moment ago, and the next try is not due."""
+        if self._database is not None and not self._database.is_in_place():
+            self._warn(f"{self._path} was removed; what was in it is lost, and a new one is begun")
+            self._shut(self._database)
         if self._database is None and time.monotonic() >= self._next_try:
             self._next_try = time.monotonic() + self._retry_s
             self._database = Database(self._path, token=self._token, pid=os.getpid(), vfs=self._vfs)

@@ -195,8 +195,6 @@ class Worker:
             case wire.Refused():
                 log.error("the router refused this worker: %s", frame.error.message)
                 self._end(lifeline.EXIT_FAILED_START)
-            case wire.Stop():
-                self._end(0)
             case _:
                 self._handle(RouterSent(frame))
 
@@ -238,7 +236,7 @@ class Worker:
     def _too_large(self, frame: Sent, error: ProtocolError) -> None:
         """Its request fails. Where the gate has reported an end already, the receiver misses the frame and says so."""
         log.error("%s", error.message)
-        if not isinstance(frame, wire.Heartbeat | wire.Bye):
+        if not isinstance(frame, wire.Heartbeat):
             engine_id = wire.make_engine_id(frame.request_id, frame.attempt, self._spec.stage)
             self._loop.call_soon(self._handle, EngineFailed(engine_id, StageError(error.message)))
 

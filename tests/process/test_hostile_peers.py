@@ -74,11 +74,18 @@ class Peer:
         self._socket.send_multipart(frames)
 
     def hears(self, decoder: msgspec.msgpack.Decoder[Any] = wire.router_to_client) -> Any:
-        assert self._socket.poll(5000), "no answer"
-        return decoder.decode(self._socket.recv())
+        """The next frame that is no ping."""
+        while True:
+            assert self._socket.poll(5000), "no answer"
+            frame = decoder.decode(self._socket.recv())
+            if not isinstance(frame, wire.Ping):
+                return frame
 
     def hears_nothing(self, timeout_ms: int = 300) -> bool:
-        return not self._socket.poll(timeout_ms)
+        while self._socket.poll(timeout_ms):
+            if not isinstance(wire.router_to_client.decode(self._socket.recv()), wire.Ping):
+                return False
+        return True
 
 
 def hello(nonce: str, /, **changed: Any) -> bytes:
@@ -306,3 +313,17 @@ class TestDataSockets:
                 assert await asking.error() is None
 
         asyncio.run(scenario())
+
+
+def test_a7_a_connection_that_ends_without_a_word_is_noticed(deployment: Running, home: Path, nonce: str) -> None:
+    """Its process lives on, so that nothing but the connection says so. Its request ends, its watch goes."""
+    watches = descriptors(deployment)
+    with Peer(home, "clients.sock") as peer:
+        peer.says(hello(nonce))
+        assert isinstance(peer.hears(), wire.Welcome)
+        assert descriptors(deployment) > watches
+    assert eventually(lambda: descriptors(deployment) <= watches)
+
+
+def descriptors(deployment: Running) -> int:
+    return len(os.listdir(f"/proc/{deployment.pid}/fd"))

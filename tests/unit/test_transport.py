@@ -572,7 +572,7 @@ class TestParts:
             router.send(b"a", packer.pack(prompt))
             router.send(b"a", packer.pack(wire.AbortStage("demo", 1)))
             await until(lambda: len(got) == 2)
-            assert time.monotonic() - started < 0.5
+            assert time.monotonic() - started < 1
             assert got == [prompt, wire.AbortStage("demo", 1)]
 
         run(endpoint, play)

@@ -102,6 +102,17 @@ class TestDeliveries:
         assert isinstance(again, RequestOutput)
         assert again.text == "d"
 
+    def test_b1_what_was_consumed_is_counted_in_deliveries_whatever_the_caller_is_handed(self) -> None:
+        for kind, counts in (("delta", [1, 2, 3]), ("final", [3])):
+            client = table(kind)  # type: ignore[arg-type]
+            for frame in (delivery("a "), delivery("b "), delivery("c", last=True)):
+                client.handle(frame)
+            assert client.consumed(RID) == 0
+            seen = []
+            while client.take(RID) is not None:
+                seen.append(client.consumed(RID))
+            assert seen == counts
+
     def test_a_stage_that_made_nothing_ends_with_nothing(self) -> None:
         for kind in ("delta", "final"):
             client = table(kind)  # type: ignore[arg-type]

@@ -94,6 +94,18 @@ def test_t1_and_after_it_was_closed(path: Path, writer_at: Open) -> None:
         assert reader.about(stories.REQUEST).ended
 
 
+def test_a_trace_that_was_removed_is_begun_anew(path: Path, writer_at: Open) -> None:
+    writer = writer_at(path)
+    writer.append(asked("first-0000000000000000"))
+    assert writer.flush()
+    for one in list(path.parent.iterdir()):
+        one.unlink()
+    writer.append(asked(stories.REQUEST))
+    assert writer.flush()
+    with TraceReader(path) as reader:
+        assert reader.facts(stories.REQUEST) == [asked(stories.REQUEST)]
+
+
 def test_i2_find_takes_an_external_or_a_request_id_exactly_the_newest_first(path: Path, writer_at: Open) -> None:
     writer = writer_at(path)
     ids = [request(3), request(1), request(2, "demo-2"), request(9)]
