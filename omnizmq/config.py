@@ -20,7 +20,7 @@ import msgspec
 from msgspec import Meta
 
 from omnizmq.errors import ConfigError
-from omnizmq.protocol import MESSAGE_BYTES, Param
+from omnizmq.protocol import CONTENT_BYTES, Param
 from omnizmq.tables import BadValueError, Section, label, nearest, parse_file, parse_value, read
 
 Mode = Literal["chunk", "payload", "relay"]
@@ -42,7 +42,7 @@ Word = Annotated[str, Meta(min_length=1, description="a string that is not empty
 Replicas = Annotated[int, Meta(ge=0, le=256)]
 Count = Annotated[int, Meta(ge=1, le=1_000_000)]
 CountOrNone = Annotated[int, Meta(ge=0, le=1_000_000)]
-MessageBytes = Annotated[int, Meta(ge=1, le=MESSAGE_BYTES)]
+MessageBytes = Annotated[int, Meta(ge=1, le=CONTENT_BYTES)]
 Seconds = Annotated[float, Meta(gt=0, le=86_400)]
 SecondsOrNone = Annotated[float, Meta(ge=0, le=86_400)]
 ParamValue = Annotated[Param, Meta(description="a string, a number, true, false, or a flat list or table of these,")]

@@ -484,7 +484,7 @@ BAD_OUTPUTS = {
     "a chunk with a list": made(to={"code2wav": [Chunk({}, {"rows": [1, 2]})]}),  # type: ignore[dict-item]
     "a chunk with a tuple in meta": made(to={"code2wav": [Chunk({"shape": (1, 2)})]}),  # type: ignore[dict-item]
     "a chunk that is too large": made(to={"code2wav": [Chunk({}, {"r": np.zeros(wire.MESSAGE_BYTES, np.uint8)})]}),
-    "chunks for a number": made(to={1: [small(1)]}),  # type: ignore[dict-item]
+    "chunks for a number": made(to={1: [small(1)], "nobody": [small(1)]}),  # type: ignore[dict-item]
     "one chunk that is no list": made(to={"code2wav": small(1)}),  # type: ignore[dict-item]
 }
 
