@@ -278,7 +278,7 @@ class TestRefusals:
             ),
             (
                 one("[router]\nrelay_max_bytes = 0"),
-                "router.relay_max_bytes: 0: a whole number from 1 to 67108864 was ex",
+                "router.relay_max_bytes: 0: a whole number from 1 to 67043328 was ex",
             ),
             (one("[plugins]\nhttp = 1"), "plugins.http: 1: a table was expected"),
         ],
