@@ -146,7 +146,7 @@ class RouterConfig(Section, frozen=True):
     """A stage whose output over a relay edge is larger fails with `stage_error`."""
 
     output_window: Count = 1024
-    """Outputs of a request that its caller may leave unconsumed (B1; counted, not yet enforced)."""
+    """Outputs of a request that its caller may leave unconsumed (B1; told to clients, not yet enforced)."""
 
     max_peer_queue: Count = 4096
     """Messages waiting for one client whose socket is full; beyond it the client counts as gone."""

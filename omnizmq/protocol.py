@@ -253,7 +253,7 @@ class Welcome(_Frame, frozen=True):
     pid: int
     stages: list[StageInfo]
     max_prompt_bytes: int
-    heartbeat_interval_s: float
+    output_window: int
 
 
 class Refused(_Frame, frozen=True):

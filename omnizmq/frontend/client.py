@@ -32,7 +32,6 @@ CONNECT_TIMEOUT_S = 5.0
 CALL_TIMEOUT_S = 10.0
 ABORT_WAIT_S = 2.0
 LAST_WORDS_S = 0.2
-WINDOW = 1024
 CREDIT_EVERY = 64
 
 
@@ -238,7 +237,7 @@ class AsyncClient:
             priority=priority,
             deadline_s=deadline_s,
             affinity=affinity,
-            window=WINDOW,
+            window=self._welcomed().output_window,
             at_ns=time.monotonic_ns(),
         )
         return wire.check_submit(submit)

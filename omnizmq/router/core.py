@@ -36,6 +36,7 @@ from omnizmq.router.messages import (
     KillReplica,
     Record,
     ReplicaExited,
+    ReplicaFailed,
     ReplicaLoading,
     ReplicaReady,
     ReplicaStarting,
@@ -279,6 +280,8 @@ class RouterCore:
         if frame.state in ("idle", "stepping"):
             replica.state = "ready"
             self._effects.append(ReplicaReady(replica.id))
+        elif frame.state == "failed":
+            self._effects.append(ReplicaFailed(replica.id, frame.text))
         else:
             self._effects.append(ReplicaLoading(replica.id, frame.text))
 

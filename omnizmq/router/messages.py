@@ -141,6 +141,13 @@ class ReplicaLoading(_Effect, frozen=True):
     text: str
 
 
+class ReplicaFailed(_Effect, frozen=True):
+    """A starting replica says that its engine did not load, and why; it waits to be ended."""
+
+    replica: str
+    why: str
+
+
 class Record(_Effect, frozen=True):
     fact: Fact
 
@@ -149,4 +156,4 @@ class Drained(_Effect, frozen=True):
     """A drain has come to its end."""
 
 
-Effect = ToClient | ToWorker | KillReplica | ReplicaReady | ReplicaLoading | Record | Drained
+Effect = ToClient | ToWorker | KillReplica | ReplicaReady | ReplicaLoading | ReplicaFailed | Record | Drained

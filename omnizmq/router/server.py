@@ -29,6 +29,7 @@ from omnizmq.router.messages import (
     KillReplica,
     Record,
     ReplicaExited,
+    ReplicaFailed,
     ReplicaLoading,
     ReplicaReady,
     Ticked,
@@ -165,8 +166,9 @@ class RouterServer:
                 log.warning("%s#%d is %s: killing it", effect.replica, effect.incarnation, effect.why)
                 self._hooks.kill(effect.replica, effect.incarnation, effect.why)
             case ReplicaLoading():
-                failed = self.core.pools.replicas[effect.replica].engine_state == "failed"
-                (self._hooks.failed if failed else self._hooks.loading)(effect.replica, effect.text)
+                self._hooks.loading(effect.replica, effect.text)
+            case ReplicaFailed():
+                self._hooks.failed(effect.replica, effect.why)
             case ReplicaReady():
                 self._hooks.ready(effect.replica)
             case Drained():
@@ -240,7 +242,7 @@ class RouterServer:
             pid=os.getpid(),
             stages=[wire.StageInfo(stage.name, stage.final_output) for stage in self.core.pipeline.stages],
             max_prompt_bytes=self._config.router.max_prompt_bytes,
-            heartbeat_interval_s=self._config.router.heartbeat_interval_s,
+            output_window=self._config.router.output_window,
         )
 
     def _send_client(self, identity: bytes, frame: wire.RouterToClient) -> None:

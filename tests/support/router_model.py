@@ -220,9 +220,10 @@ class RouterModel:
             if replica.state == "starting":
                 ready = frame.state in ("idle", "stepping")
                 replica.state = "ready" if ready else "starting"
-                said = msg.ReplicaReady(name) if ready else msg.ReplicaLoading(name, frame.text)
+                other = msg.ReplicaFailed if frame.state == "failed" else msg.ReplicaLoading
+                said = msg.ReplicaReady(name) if ready else other(name, frame.text)
                 self.out["launcher", name].append(said)
-        elif not isinstance(frame, wire.Bye):
+        else:
             self._report(name, incarnation, frame)
 
     def _report(

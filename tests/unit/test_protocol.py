@@ -390,7 +390,7 @@ def _samples() -> list[Any]:
             [wire.Source("thinker", "thinker/0", 1, "chunk")],
             [wire.Target("code2wav", "code2wav/0", 1, "ipc://x", "relay", 4)],
         ),
-        wire.Welcome(1, "demo", 5, [wire.StageInfo("thinker", "text")], 9, 1.0),
+        wire.Welcome(1, "demo", 5, [wire.StageInfo("thinker", "text")], 9, 8),
         wire.Delivery("demo-1", "code2wav", "audio", wire.Audio(b"abcd", 24_000), True),
         wire.Terminal("demo-1", "code2wav", "audio", "error", error, {"thinker": {"t": 1}}, ["talker"], {"a": "b"}),
         wire.ChunkFrame("demo-1", 1, 1, "thinker", 1, {"n": 1.5, "b": True}, [array]),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import json
 import os
 import signal
@@ -27,11 +28,16 @@ def test_lines_for_programs(capsys: pytest.CaptureFixture[str]) -> None:
     assert (json.loads(out), err) == (READY, "a/0: starting\n")
 
 
-def test_nobody_has_to_listen() -> None:
+@pytest.mark.parametrize("number", [errno.EPIPE, errno.ENOSPC])
+def test_nobody_has_to_listen_and_no_disk_to_have_room(number: int) -> None:
+    tried = []
+
     def broken(event: str, fields: dict[str, object]) -> None:
-        raise BrokenPipeError(event, fields)
+        tried.append((event, fields))
+        raise OSError(number, "broken")
 
     launch._forgiving(broken)("ready", READY)
+    assert tried == [("ready", READY)]
 
 
 class TestSignals:

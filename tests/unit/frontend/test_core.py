@@ -262,7 +262,7 @@ class TestAnswers:
         assert table().handle(wire.Status(8, b"{}")) == [Answer(8, b"{}")]
 
     def test_a_welcome_connects(self) -> None:
-        welcome = wire.Welcome(1, "demo", 5, [], 1, 1.0)
+        welcome = wire.Welcome(1, "demo", 5, [], 1, 8)
         assert table().handle(welcome) == [Connected(welcome)]
 
 

@@ -31,6 +31,7 @@ from omnizmq.router.messages import (
     Drained,
     FrameUnsendable,
     KillReplica,
+    ReplicaFailed,
     ReplicaLoading,
     ReplicaReady,
     ReplicaStarting,
@@ -164,8 +165,9 @@ class TestHeartbeats:
         play = RouterPlay(config("thinker:text"), ready=False)
         assert play >> ReplicaStarting("thinker/0", 1, 4711)
         assert play >> msg.WorkerJoined("thinker/0", 1, "ipc://x")
-        for state in ("loading", "failed", "of a newer version"):
+        for state in ("loading", "of a newer version"):
             assert play >> play.beats("thinker/0", state) << effect(ReplicaLoading, replica="thinker/0", text=state)
+        assert play >> play.beats("thinker/0", "failed") << effect(ReplicaFailed, replica="thinker/0", why="failed")
         assert play >> play.beats("thinker/0", "stepping") << effect(ReplicaReady, replica="thinker/0")
         assert play >> play.beats("thinker/0", "idle") >> play.beats("thinker/0", "loading")
         (shown,) = play.status()["stages"]["thinker"]["replicas"]
