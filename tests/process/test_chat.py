@@ -19,7 +19,7 @@ from support.running import OMNIZMQ, Running, document, eventually, launched, om
 
 from omnizmq import AsyncClient
 
-FAULTS = (
+SETS = (
     "stage.thinker.options.silent_at=3",
     "stage.thinker.options.fault_only=quiet",
     "stage.code2wav.options.fail_at=2",
@@ -28,23 +28,12 @@ FAULTS = (
 )
 
 
-@pytest.fixture(scope="module")
-def running(module_home: Path) -> Iterator[Running]:  # noqa: ARG001 (its environment)
-    with launched("synthetic", *FAULTS) as running:
-        yield running
-        assert running.stop() == 0
+pytestmark = pytest.mark.usefixtures("deployment")
 
 
 @pytest.fixture
 def home(module_home: Path) -> Path:
     return module_home
-
-
-@pytest.fixture(autouse=True)
-def deployment(running: Running, no_leaks: None) -> Iterator[Running]:  # noqa: ARG001 (it looks before and after)
-    """The deployment that every test finds, as empty afterwards as before (B3)."""
-    yield running
-    assert eventually(running.idle), running.status()
 
 
 @contextmanager
@@ -270,7 +259,7 @@ class TestInterruptions:
                 os.kill(deployment.pid, signal.SIGCONT)
 
     def test_a_killed_chat_takes_its_own_deployment_along(self, home: Path) -> None:
-        sets = [option for setting in FAULTS[:2] for option in ("--set", setting)]
+        sets = [option for setting in SETS[:2] for option in ("--set", setting)]
         with chatting("one two three", "--config", "synthetic", "--request-id", "quiet", *sets) as process:
             assert process.stdout is not None
             assert process.stdout.read(7) == b"one two"
@@ -292,7 +281,7 @@ class TestInterruptions:
             process.stdout = None
 
     def test_a_deployment_that_dies(self) -> None:
-        with launched("synthetic", *FAULTS[:2], name="doomed") as doomed:
+        with launched("synthetic", *SETS[:2], name="doomed") as doomed:
             with chatting("one two three", "--request-id", "quiet", "--connect", "doomed") as process:
                 assert process.stdout is not None
                 assert process.stdout.read(7) == b"one two"

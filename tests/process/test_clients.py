@@ -9,12 +9,11 @@ import signal
 import subprocess
 import sys
 import threading
-from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
-from support.running import Asking, Running, collect, eventually, kill, launched, text_of, until
+from support.running import Asking, Running, collect, kill, launched, text_of, until
 
 from omnizmq import AsyncClient, Client
 from omnizmq import protocol as wire
@@ -28,27 +27,16 @@ from omnizmq.errors import (
     UnavailableError,
 )
 
-FAULTS = ("stage.thinker.options.silent_at=3", "stage.thinker.options.fault_only=quiet")
+SETS = ("stage.thinker.options.silent_at=3", "stage.thinker.options.fault_only=quiet")
 NEVER = "one two three"
 
 
-@pytest.fixture(scope="module")
-def running(module_home: Path) -> Iterator[Running]:  # noqa: ARG001 (its environment)
-    with launched("synthetic", *FAULTS) as running:
-        yield running
-        assert running.stop() == 0
+pytestmark = pytest.mark.usefixtures("deployment")
 
 
 @pytest.fixture
 def home(module_home: Path) -> Path:
     return module_home
-
-
-@pytest.fixture(autouse=True)
-def deployment(running: Running, no_leaks: None) -> Iterator[Running]:  # noqa: ARG001 (it looks before and after)
-    """The shared deployment, as empty after each test as before (B3)."""
-    yield running
-    assert eventually(running.idle), running.status()
 
 
 class TestAsyncClient:

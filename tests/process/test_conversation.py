@@ -18,24 +18,15 @@ from support.running import OMNIZMQ, Running, eventually, launched
 CTRL_C, CTRL_D = b"\x03", b"\x04"
 
 
-@pytest.fixture(scope="module")
-def running(module_home: Path) -> Iterator[Running]:  # noqa: ARG001 (its environment)
-    """The Thinker says at most two words a turn, and takes its time for the second."""
-    sets = ("stage.thinker.options.interval_ms=400", "router.max_prompt_bytes=200")
-    with launched("synthetic", *sets) as running:
-        yield running
-        assert running.stop() == 0
+SETS = ("stage.thinker.options.interval_ms=400", "router.max_prompt_bytes=200")
+"""The Thinker takes its time for the second word."""
+
+pytestmark = pytest.mark.usefixtures("deployment")
 
 
 @pytest.fixture
 def home(module_home: Path) -> Path:
     return module_home
-
-
-@pytest.fixture(autouse=True)
-def deployment(running: Running, no_leaks: None) -> Iterator[Running]:  # noqa: ARG001 (it looks before and after)
-    yield running
-    assert eventually(running.idle), running.status()
 
 
 class Terminal:

@@ -12,19 +12,12 @@ from typing import Any
 import msgspec
 import pytest
 import zmq
-from support.running import Asking, Running, collect, eventually, launched, text_of
+from support.running import Asking, Running, collect, eventually, text_of
 
 from omnizmq import AsyncClient, runtime
 from omnizmq import protocol as wire
 
-FAULTS = ("stage.thinker.options.silent_at=3", "stage.thinker.options.fault_only=quiet")
-
-
-@pytest.fixture(scope="module")
-def running(module_home: Path) -> Iterator[Running]:  # noqa: ARG001 (its environment)
-    with launched("synthetic", *FAULTS) as running:
-        yield running
-        assert running.stop() == 0
+SETS = ("stage.thinker.options.silent_at=3", "stage.thinker.options.fault_only=quiet")
 
 
 @pytest.fixture

@@ -7,18 +7,17 @@ What the caller's id contains decides what befalls a request: `quiet`, its Think
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from support.running import Asking, Running, collect, document, eventually, launched, omnizmq, samples_of, text_of
+from support.running import Asking, Running, collect, document, eventually, omnizmq, samples_of, text_of
 
 from omnizmq import AsyncClient, RequestOutput
 from omnizmq.errors import DeadlineExceededError, InvalidRequestError, StageError
 
 TONE = 2400  # samples an output of an echoing audio stage
 
-FAULTS = (
+SETS = (
     "stage.thinker.options.silent_at=3",
     "stage.thinker.options.fault_only=quiet",
     "stage.talker.options.fail_at=1",
@@ -28,23 +27,9 @@ FAULTS = (
 )
 
 
-@pytest.fixture(scope="module")
-def running(module_home: Path) -> Iterator[Running]:  # noqa: ARG001 (its environment)
-    with launched("synthetic", *FAULTS) as running:
-        yield running
-        assert running.stop() == 0
-
-
 @pytest.fixture
 def home(module_home: Path) -> Path:
     return module_home
-
-
-@pytest.fixture
-def deployment(running: Running, no_leaks: None) -> Iterator[Running]:  # noqa: ARG001 (it looks before and after)
-    """The shared deployment, which is as empty after each test as it was before (B3)."""
-    yield running
-    assert eventually(running.idle), running.status()
 
 
 class TestPlans:
