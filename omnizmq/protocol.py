@@ -21,7 +21,7 @@ import msgspec
 
 from omnizmq.errors import InvalidRequestError, OmnizmqError, ProtocolError, from_code
 
-VERSION = 1
+VERSION = 2
 """Raised by one with every change of a frame. Peers of different versions refuse each other."""
 
 FRAME_BYTES = 1 << 20
@@ -199,6 +199,32 @@ class ArrayData(_Wire, frozen=True):
     data: bytes
 
 
+class ArrayShape(_Wire, frozen=True):
+    """An array of a chunk whose bytes are elsewhere: numpy's dtype string and its shape, C-ordered."""
+
+    name: str
+    dtype: str
+    shape: list[int]
+
+
+class Segment(_Wire, frozen=True):
+    """Shared memory without a name: a descriptor of a process, and what must be found there (numbers are reused)."""
+
+    pid: int
+    fd: int
+    inode: int
+    device: int
+    nbytes: int
+
+
+class RingUse(_Wire, frozen=True):
+    """What one edge may hold of a worker's ring, and holds: the quotas of its readers together."""
+
+    target: str
+    capacity: int
+    used: int
+
+
 class Source(_Wire, frozen=True):
     """An upstream stage of a submission: who will send, in which mode."""
 
@@ -306,7 +332,7 @@ class Bye(_Frame, frozen=True):
 
 
 class Ping(_Frame, frozen=True):
-    """To a client, now and then: one whose connection has ended cannot be sent to, and is noticed so (A7)."""
+    """The router lives. A client that cannot be sent to is noticed so (A7), a dead router by its workers (F6)."""
 
 
 class Delivery(_Frame, frozen=True):
@@ -378,13 +404,16 @@ class AbortStage(_Frame, frozen=True):
 
 
 class Heartbeat(_Frame, frozen=True):
-    """From either side. A worker says what its engine does (`loading`, `idle`, `stepping`, `failed`) and since when."""
+    """A worker says what its engine does (`loading`, `idle`, `stepping`, `failed`) and since when,
+    what its ring holds, and how many frames it has dropped."""
 
     incarnation: int
     state: str
     since_ns: int
     text: str
-    live: int
+    rings: list[RingUse]
+    late_frames: int
+    bad_frames: int
 
 
 class PeerLost(_Frame, frozen=True):
@@ -456,6 +485,43 @@ class ChunkFrame(_Frame, frozen=True):
     arrays: list[ArrayData]
 
 
+class RingChunk(_Frame, frozen=True):
+    """A chunk whose arrays lie one after the other in a slot: of the producer's ring at `offset`, or of `spill`."""
+
+    request_id: str
+    attempt: int
+    incarnation: int
+    source: str
+    seq: int
+    meta: dict[str, Value]
+    arrays: list[ArrayShape]
+    slot: int
+    offset: int | None
+    nbytes: int
+    spill: Segment | None
+
+
+class RingOffer(_Frame, frozen=True):
+    """From a producer, after its hello: where its ring is, and how much of it this consumer may hold."""
+
+    ring: int
+    segment: Segment
+    quota: int
+
+
+class RingAnswer(_Frame, frozen=True):
+    """From the consumer: it reads from the ring; or why it cannot, and chunks go inline."""
+
+    ring: int
+    refused: str | None
+
+
+class SlotsFreed(_Frame, frozen=True):
+    """From the consumer: nothing there needs the bytes of these slots any more."""
+
+    slots: list[int]
+
+
 class EdgeEnd(_Frame, frozen=True):
     """No more chunks; there were `total`."""
 
@@ -506,10 +572,12 @@ class Part(_Frame, frozen=True):
 
 ClientToRouter = Submit | Abort | Consumed | AskStatus | Bye
 RouterToClient = Welcome | Refused | Ping | Delivery | Terminal | AbortAck | Status | Bye
-RouterToWorker = Welcome | Refused | SubmitStage | FeedStage | AbortStage | Heartbeat | PeerLost
+RouterToWorker = Welcome | Refused | Ping | SubmitStage | FeedStage | AbortStage | PeerLost
 WorkerToRouter = Heartbeat | StageFact | Output | RelayContent | StageFinished
-ProducerToConsumer = ChunkFrame | EdgeEnd | EdgeFailed
-ConsumerToProducer = EdgeCredit | EdgeClosed
+OnEdge = ChunkFrame | RingChunk | EdgeEnd | EdgeFailed
+ProducerToConsumer = OnEdge | RingOffer
+BackOnEdge = EdgeCredit | EdgeClosed
+ConsumerToProducer = BackOnEdge | RingAnswer | SlotsFreed
 Relayed = list[ChunkFrame]
 
 F = TypeVar("F")

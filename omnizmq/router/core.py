@@ -51,7 +51,7 @@ from omnizmq.router.messages import (
 from omnizmq.router.metrics import Counters
 from omnizmq.router.pools import Binding, Pools, Replica
 from omnizmq.router.request import Request
-from omnizmq.router.status import replica_counts
+from omnizmq.router.status import replica_counts, ring_rows
 from omnizmq.router.timers import Timers
 from omnizmq.trace.facts import Fact
 
@@ -103,7 +103,7 @@ class RouterCore:
             "live_requests": len(self.requests),
             "queued": len(self.queue),
             **replica_counts(self.pools, now),
-            "rings": [],
+            "rings": ring_rows(self.pools),
             "counters": self.counters.document(self.requests.values()),
         }
 
@@ -275,6 +275,7 @@ class RouterCore:
     def _heartbeat(self, replica: Replica, frame: wire.Heartbeat) -> None:
         replica.engine_state, replica.engine_text = frame.state, frame.text
         replica.engine_since = frame.since_ns / 1e9
+        replica.rings, replica.late_frames, replica.bad_frames = frame.rings, frame.late_frames, frame.bad_frames
         if replica.state != "starting":
             return
         if frame.state in ("idle", "stepping"):
@@ -427,8 +428,7 @@ class RouterCore:
             if why is not None:
                 self._give_up(replica, why)
             elif replica.endpoint:
-                beat = wire.Heartbeat(replica.incarnation, "router", int(self._now * 1e9), "", len(self.requests))
-                self._effects.append(ToWorker(replica.id, replica.incarnation, beat))
+                self._effects.append(ToWorker(replica.id, replica.incarnation, wire.Ping()))
 
     def _what_ails(self, replica: Replica) -> str | None:
         """F2: silent, stuck in a step, or too slow to load; each with a limit of its own."""

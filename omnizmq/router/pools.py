@@ -14,6 +14,7 @@ from typing import Literal, NamedTuple
 
 from omnizmq.config import StageConfig
 from omnizmq.errors import UnavailableError
+from omnizmq.protocol import RingUse
 
 State = Literal["starting", "ready", "draining", "stuck", "dead"]
 
@@ -47,6 +48,9 @@ class Replica:
     engine_state: str = "loading"
     engine_since: float = 0.0
     engine_text: str = ""
+    rings: list[RingUse] = field(default_factory=list)
+    late_frames: int = 0
+    bad_frames: int = 0
 
     @property
     def free(self) -> int:
@@ -77,6 +81,7 @@ class Pools:
         replica.incarnation, replica.pid, replica.state = incarnation, pid, "starting"
         replica.last_seen = replica.engine_since = now
         replica.engine_state, replica.engine_text, replica.endpoint = "loading", "", ""
+        replica.rings, replica.late_frames, replica.bad_frames = [], 0, 0
 
     def seen(self, replica_id: str, incarnation: int, now: float) -> Replica | None:
         """Its present incarnation said something; None for one that is gone (F3)."""
@@ -92,7 +97,7 @@ class Pools:
         if replica.incarnation != incarnation or replica.state == "dead":
             return None
         bound = tuple(sorted(replica.inflight))
-        replica.state, replica.pid = "dead", 0
+        replica.state, replica.pid, replica.rings = "dead", 0, []
         replica.inflight.clear()
         replica.leftovers.clear()
         return bound

@@ -17,6 +17,20 @@ def replica_counts(pools: Pools, now: float) -> dict[str, object]:
     }
 
 
+def ring_rows(pools: Pools) -> list[dict[str, object]]:
+    """For each edge of each replica, what it may hold of that replica's ring and held at its last heartbeat."""
+    return [
+        {
+            "edge": f"{replica.stage}->{use.target}",
+            "replica": replica.id,
+            "capacity_bytes": use.capacity,
+            "used_bytes": use.used,
+        }
+        for replica in pools.replicas.values()
+        for use in replica.rings
+    ]
+
+
 def _replica(replica: Replica, now: float) -> dict[str, object]:
     return {
         "id": replica.id,
@@ -29,4 +43,6 @@ def _replica(replica: Replica, now: float) -> dict[str, object]:
         "engine": replica.engine_state,
         "engine_s": round(max(0.0, now - replica.engine_since), 3),
         "heartbeat_age_s": round(max(0.0, now - replica.last_seen), 3),
+        "late_frames": replica.late_frames,
+        "bad_frames": replica.bad_frames,
     }

@@ -1,66 +1,83 @@
-"""A chunk, inline: arrays to bytes and back (W1). Pure.
+"""A chunk on its way: its arrays inline in a frame, or in a slot of a ring (W1, W3). Pure.
 
-Any boolean, integer or real dtype of numpy and any shape of up to `MAX_NDIM` dimensions goes, zero-dimensional, empty
-and non-contiguous arrays included; what arrives is little-endian, C-ordered and read-only. It is checked before it
-becomes an array: the dtype is one of a fixed list and the byte count must match the shape.
+What arrives is little-endian, C-ordered and read-only. It is checked before it becomes an array: the dtype is one of a
+fixed list and the byte count must match the shape.
 """
 
 from __future__ import annotations
-
-import math
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from omnizmq import protocol as wire
-from omnizmq.errors import ProtocolError
+from omnizmq.errors import StageError
+from omnizmq.shm.arrays import AnyArray, array_bytes, copy_array, described_bytes, dtype_code, offsets, shaped
 from omnizmq.workers.engine import Chunk
 
-DTYPES = frozenset(np.dtype(code).str for code in "?bBhHiIqQefd")
-"""Booleans, integers and floats of every size, little-endian where that matters."""
-
-MAX_NDIM = 32
-"""What every supported numpy can hold."""
+INLINE_BYTES = 16 << 10
+"""Arrays of at most so many bytes travel inside their frame: below that the ring is no faster (docs/performance.md)."""
 
 
-def check_array(name: str, array: object) -> None:
-    """Raises `ProtocolError`, in one line, for what cannot travel."""
-    if not isinstance(array, np.ndarray):
-        raise ProtocolError(f"array {name!r} is a {type(array).__name__}; a numpy array was expected")
-    if array.dtype.newbyteorder("<").str not in DTYPES:
-        raise ProtocolError(
-            f"array {name!r} has dtype {array.dtype}, which cannot travel; real numbers and truth values can"
-        )
-    if array.ndim > MAX_NDIM:
-        raise ProtocolError(f"array {name!r} has {array.ndim} dimensions; at most {MAX_NDIM} can travel")
+# --- Inline --------------------------------------------------------------------------------------------------------
 
 
 def pack_arrays(chunk: Chunk) -> list[wire.ArrayData]:
-    """The arrays' bytes, copied. Raises `ProtocolError` for what cannot travel."""
-    return [_pack(name, array) for name, array in chunk.arrays.items()]
+    """The arrays' bytes, copied. Raises `StageError` where an engine's own array does not copy itself."""
+    return [_pack(name, array) for name, array in chunk.content().items()]
 
 
 def unpack_chunk(frame: wire.ChunkFrame) -> Chunk:
-    """Read-only arrays over the frame's own bytes, without a copy. Raises `ProtocolError`."""
-    return Chunk(frame.meta, {array.name: _unpack(array) for array in frame.arrays})
+    """Arrays over the frame's own bytes, without a copy. Raises `ProtocolError`."""
+    return Chunk(frame.meta, {one.name: shaped(one.name, one.data, one.dtype, one.shape) for one in frame.arrays})
 
 
-def _pack(name: str, array: NDArray[Any]) -> wire.ArrayData:
-    check_array(name, array)
-    little = np.asarray(array).astype(array.dtype.newbyteorder("<"), copy=False)
-    return wire.ArrayData(name, little.dtype.str, list(array.shape), little.tobytes())
-
-
-def _unpack(array: wire.ArrayData) -> NDArray[Any]:
-    if array.dtype not in DTYPES:
-        raise ProtocolError(f"array {array.name!r} has an unknown dtype {array.dtype!r}")
-    dtype = np.dtype(array.dtype)
-    if len(array.shape) > MAX_NDIM or any(size < 0 for size in array.shape):
-        raise ProtocolError(f"array {array.name!r} has a shape that no array has")
-    if math.prod(array.shape) * dtype.itemsize != len(array.data):
-        raise ProtocolError(f"array {array.name!r}: {len(array.data)} bytes do not fill {array.shape} of {dtype}")
+def _pack(name: str, array: AnyArray) -> wire.ArrayData:
+    code = dtype_code(array.dtype)
+    out = np.empty(array.shape, np.dtype(code))
     try:
-        return np.frombuffer(array.data, dtype).reshape(array.shape)
-    except ValueError as error:  # an empty array with a dimension that no memory could address
-        raise ProtocolError(f"array {array.name!r} has a shape that no array has: {error}") from error
+        copy_array(array, out)
+    except Exception as error:  # an array of an engine's own may raise anything (F1)
+        raise StageError(f"array {name!r} was not copied: {type(error).__name__}: {error}") from error
+    return wire.ArrayData(name, code, list(array.shape), out.tobytes())
+
+
+# --- In a slot of a ring -------------------------------------------------------------------------------------------
+
+
+def slot_bytes(chunk: Chunk) -> int:
+    """How large a slot its arrays need."""
+    return offsets(array_bytes(array) for array in chunk.content().values())[1]
+
+
+def describe_arrays(chunk: Chunk) -> list[wire.ArrayShape]:
+    """What the consumer must know to find them in the slot."""
+    return [
+        wire.ArrayShape(name, dtype_code(array.dtype), list(array.shape)) for name, array in chunk.content().items()
+    ]
+
+
+def fill_slot(chunk: Chunk, out: NDArray[np.uint8]) -> None:
+    """Copy the arrays to uint8 `[slot_bytes(chunk)]`: the one copy on the producer's side."""
+    content = chunk.content().values()
+    begins, _ = offsets(array_bytes(array) for array in content)
+    for begin, array in zip(begins, content, strict=True):
+        place = out[begin : begin + array_bytes(array)]
+        copy_array(array, place.view(np.dtype(dtype_code(array.dtype))).reshape(array.shape))
+
+
+def unpack_slot(frame: wire.RingChunk, data: NDArray[np.uint8]) -> Chunk:
+    """Arrays over the slot's bytes, without a copy; each keeps the slot. Raises `ProtocolError`."""
+    sizes = [described_bytes(one.name, one.dtype, one.shape) for one in frame.arrays]
+    begins, _ = offsets(sizes)
+    arrays = {}
+    for begin, size, one in zip(begins, sizes, frame.arrays, strict=True):
+        arrays[one.name] = shaped(one.name, data[begin : begin + size], one.dtype, one.shape)
+    return Chunk(frame.meta, arrays)
+
+
+def copied(chunk: Chunk) -> Chunk:
+    """The same in memory of its own: the slot is free."""
+    arrays = {name: np.array(array) for name, array in chunk.arrays.items()}
+    for array in arrays.values():
+        array.flags.writeable = False
+    return Chunk(chunk.meta, arrays)

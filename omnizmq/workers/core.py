@@ -1,8 +1,12 @@
 """A worker's gate: which requests its engine may compute, and what goes where (S1, R1-R3, R5, A1, A3, P4, P5).
 
 For each request that the router submitted here: its edges in and out, whether it has input, whether it is parked
-because a consumer gave no credit, and how it ended. The engine computes only what the gate lets run; a placeholder is
-never computed on.
+because a consumer gave no credit or the ring is full, and how it ended. The engine computes only what the gate lets
+run; a placeholder is never computed on.
+
+A chunk waits in its edges until credits and the ring let it go: inline when it is small, else copied once into a slot
+for all the consumers that can take it then. What a request that waits for another input holds is copied out of the
+ring (B4).
 
 Pure: no sockets, no threads, no clock (`now_ns` is an argument). `handle` is the only way in, commands the only way
 out. Frames for requests that are not here (they have ended) are counted in `late` and dropped.
@@ -10,13 +14,27 @@ out. Frames for requests that are not here (they have ended) are counted in `lat
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from typing import assert_never
 
+import numpy as np
+from numpy.typing import NDArray
+
 from omnizmq import protocol as wire
 from omnizmq.errors import OmnizmqError, ReplicaLostError, StageError
-from omnizmq.workers.chunks import pack_arrays, unpack_chunk
+from omnizmq.shm.ledger import Slot
+from omnizmq.shm.memory import SharedMemoryError
+from omnizmq.shm.ring import RingError
+from omnizmq.workers.chunks import (
+    INLINE_BYTES,
+    copied,
+    describe_arrays,
+    pack_arrays,
+    slot_bytes,
+    unpack_chunk,
+    unpack_slot,
+)
 from omnizmq.workers.edges import InEdge, OutEdge
 from omnizmq.workers.engine import Chunk, EngineRequest, FinishReason, StageOutput
 from omnizmq.workers.messages import (
@@ -30,31 +48,48 @@ from omnizmq.workers.messages import (
     EngineRan,
     EngineTook,
     FeedEngine,
+    FreeSlot,
     GateCommand,
     GateEvent,
     HoldEngine,
+    MeetConsumer,
     PeerSent,
     PeerUnreachable,
     RouterSent,
     RunEngine,
+    SlotUnwritten,
     ToConsumer,
     ToProducer,
     ToRouter,
+    WriteSlot,
 )
 from omnizmq.workers.outputs import checked, wire_content
+from omnizmq.workers.ring import Peer, Ring, Share
 from omnizmq.workers.work import Work, WorkState
+
+SlotData = NDArray[np.uint8] | SharedMemoryError | None
 
 
 class Gate:
-    """One worker incarnation's table. `targets` are the consumers that the pipeline knows, planned or not."""
+    """One worker incarnation's table. `targets` are the consumers that the pipeline knows, planned or not; `shares`
+    what each may hold of this worker's ring."""
 
-    def __init__(self, stage: str, replica: str, incarnation: int, ready: str, targets: Sequence[str]) -> None:
+    def __init__(
+        self,
+        stage: str,
+        replica: str,
+        incarnation: int,
+        ready: str,
+        targets: Sequence[str],
+        shares: Mapping[str, Share] | None = None,
+    ) -> None:
         self.stage = stage
         self.replica = replica
         self.incarnation = incarnation
         self.late = 0
         self._ready = ready
         self._targets = frozenset(targets)
+        self._ring = Ring(shares or {})
         self._work: dict[tuple[str, int], Work] = {}
         self._by_engine_id: dict[str, Work] = {}
         self._commands: list[GateCommand] = []
@@ -65,6 +100,10 @@ class Gate:
         """Requests that have not ended here."""
         return len(self._work)
 
+    def rings(self) -> list[wire.RingUse]:
+        """For each edge out of here, what it may hold of the ring and holds."""
+        return self._ring.uses()
+
     def state_of(self, request_id: str, attempt: int) -> WorkState | None:
         """What that attempt waits for here, or does. None: it is not here."""
         work = self._work.get((request_id, attempt))
@@ -73,7 +112,6 @@ class Gate:
     # --- The way in ------------------------------------------------------------------------------------------------
 
     def handle(self, event: GateEvent, now_ns: int) -> list[GateCommand]:
-        self._commands = []
         self._now_ns = now_ns
         match event:
             case RouterSent():
@@ -82,17 +120,23 @@ class Gate:
                 self._peer_sent(event)
             case PeerUnreachable():
                 self._peer_lost((event.replica, event.incarnation), event.why, dead=False)
+            case SlotUnwritten():
+                self._slot_unwritten(event)
             case _:
                 self._engine_said(event)
-        return self._commands
+        self._move_lines()
+        commands, self._commands = self._commands, []  # nothing of a chunk stays here
+        return commands
 
     def _router_sent(self, frame: wire.SubmitStage | wire.FeedStage | wire.AbortStage | wire.PeerLost) -> None:
         if isinstance(frame, wire.SubmitStage):
             self._submitted(frame)
             return
         if isinstance(frame, wire.PeerLost):
-            self._peer_lost((frame.replica, frame.incarnation), "it died", dead=True)
-            self._commands.append(DropPeer(frame.replica, frame.incarnation))
+            peer = (frame.replica, frame.incarnation)
+            self._peer_lost(peer, "it died", dead=True)
+            self._commands += [FreeSlot(slot) for slot in self._ring.drop(peer)]
+            self._commands.append(DropPeer(*peer))
             return
         work = self._work.get((frame.request_id, frame.attempt))
         if work is None or work.aborting:
@@ -116,6 +160,10 @@ class Gate:
             targets={target.stage: OutEdge(target) for target in frame.targets},
         )
         self._work[key] = self._by_engine_id[frame.engine_id] = work
+        for edge in work.targets.values():
+            quota = None if edge.relayed else self._ring.meet(edge.peer, edge.target.stage)
+            if quota is not None:
+                self._commands.append(MeetConsumer(edge.target, quota))
         self._fact(work, "registered")
         self._commands.append(
             AddToEngine(
@@ -150,8 +198,11 @@ class Gate:
 
     def _peer_sent(self, event: PeerSent) -> None:
         frame = event.frame
-        work = self._work.get((frame.request_id, frame.attempt))
         peer = (event.replica, event.incarnation)
+        if isinstance(frame, wire.RingAnswer | wire.SlotsFreed):
+            self._reader_said(peer, frame)
+            return
+        work = self._work.get((frame.request_id, frame.attempt))
         if work is None or work.aborting:
             self.late += 1
         elif isinstance(frame, wire.EdgeCredit | wire.EdgeClosed):
@@ -165,13 +216,13 @@ class Gate:
             if edge is None or edge.peer != peer or not edge.open or edge.source.mode == "relay":
                 self.late += 1
             else:
-                self._producer_said(work, edge, frame)
+                self._producer_said(work, edge, frame, event.data)
 
-    def _producer_said(self, work: Work, edge: InEdge, frame: wire.ProducerToConsumer) -> None:
+    def _producer_said(self, work: Work, edge: InEdge, frame: wire.OnEdge, data: SlotData) -> None:
         try:
             match frame:
-                case wire.ChunkFrame():
-                    self._chunk_came(work, edge, frame)
+                case wire.ChunkFrame() | wire.RingChunk():
+                    self._chunk_came(work, edge, frame, data)
                 case wire.EdgeEnd():
                     edge.end(frame.total)
                     self._input_whole(work, edge)
@@ -183,19 +234,22 @@ class Gate:
         except OmnizmqError as error:
             self._fail_with(work, error)
 
-    def _chunk_came(self, work: Work, edge: InEdge, frame: wire.ChunkFrame) -> None:
+    def _chunk_came(self, work: Work, edge: InEdge, frame: wire.ChunkFrame | wire.RingChunk, data: SlotData) -> None:
         if not edge.take(frame.seq):
             self.late += 1
             return
-        chunk = unpack_chunk(frame)
-        if edge.source.mode == "chunk":
-            self._commands.append(FeedEngine(work.engine_id, frame.source, chunk))
-            self._look(work)
-            # Another edge is waited for: this one's producer may be what it waits for, so it must not be parked (B4).
-            if not work.input_ready and edge.prepay(chunk):
-                self._credit(work, edge, 1)
-        else:
-            edge.hold(chunk)  # a payload edge is fed once, whole
+        chunk = _opened(frame, data)
+        if edge.source.mode != "chunk":
+            edge.hold(_own(chunk, frame))  # a payload edge is fed once, whole
+            self._credit(work, edge, 1)
+            return
+        # Another edge is waited for: this one's producer may be what it waits for, so it must not be parked (B4).
+        waits = not (work.input_ready or work.has_input)
+        prepaid = waits and edge.prepay(chunk)
+        chunk = _own(chunk, frame) if prepaid else chunk
+        self._commands.append(FeedEngine(work.engine_id, frame.source, chunk))
+        self._look(work)
+        if prepaid:
             self._credit(work, edge, 1)
 
     def _input_whole(self, work: Work, edge: InEdge) -> None:
@@ -227,9 +281,10 @@ class Gate:
 
     # --- Edges out -------------------------------------------------------------------------------------------------
 
-    def _consumer_said(self, work: Work, edge: OutEdge, frame: wire.ConsumerToProducer) -> None:
+    def _consumer_said(self, work: Work, edge: OutEdge, frame: wire.BackOnEdge) -> None:
         if isinstance(frame, wire.EdgeClosed):
             edge.close()
+            self._ring.leave(work.key, edge.peer)
         else:
             edge.credit(frame.consumed)
         self._flush(work)
@@ -239,30 +294,75 @@ class Gate:
         for edge in work.targets.values():
             if not edge.relayed:
                 self._flush_edge(work, edge)
-        if work.finish_reason is not None and not any(edge.open for edge in work.targets.values()):
+        if work.broken is not None:
+            self._fail_with(work, work.broken)
+        elif work.finish_reason is not None and not any(edge.open for edge in work.targets.values()):
             self._report(work, work.finish_reason, None)
         else:
             self._look(work)
 
     def _flush_edge(self, work: Work, edge: OutEdge) -> None:
         request_id, attempt = work.submit.request_id, work.submit.attempt
-        while (chunk := edge.next(self._now_ns)) is not None:
-            self._commands.append(ToConsumer(edge.target, self._chunk_frame(work, edge, chunk)))
+        while (chunk := edge.next) is not None and self._send(work, edge, chunk):
+            pass
         if edge.ending and edge.open and not edge.waiting:
             edge.ended = True
             end = wire.EdgeEnd(request_id, attempt, self.incarnation, self.stage, edge.sent)
             self._commands.append(ToConsumer(edge.target, end))
 
-    def _chunk_frame(self, work: Work, edge: OutEdge, chunk: Chunk) -> wire.ChunkFrame:
+    def _send(self, work: Work, edge: OutEdge, chunk: Chunk) -> bool:
+        """Whether the chunk is on its way; else it waits for room in the ring, or is broken."""
+        nbytes = slot_bytes(chunk)
+        if nbytes > INLINE_BYTES and self._ring.admits(edge.peer):
+            return self._send_by_ring(work, edge, chunk, nbytes)
+        try:
+            arrays = pack_arrays(chunk)
+        except StageError as error:
+            work.broken = error
+            return False
+        edge.pop(self._now_ns)
+        self._commands.append(ToConsumer(edge.target, self._chunk_frame(work, edge, chunk, arrays)))
+        return True
+
+    def _send_by_ring(self, work: Work, edge: OutEdge, chunk: Chunk, nbytes: int) -> bool:
+        """One slot for this consumer and all others that can take the same chunk now."""
+        going = []
+        for other in work.targets.values():
+            if other.next is chunk and self._ring.admits(other.peer):
+                other.ring_full = not self._ring.has_turn(work.key, other.peer, nbytes)
+                going += [] if other.ring_full else [other]
+        if going:
+            slot = self._ring.reserve(work.key, [other.peer for other in going], nbytes)
+            sends = [(other.target, self._ring_frame(work, other, slot)) for other in going]
+            self._commands.append(WriteSlot(work.engine_id, slot, chunk, sends))
+        return not edge.ring_full
+
+    def _ring_frame(self, work: Work, edge: OutEdge, slot: Slot) -> wire.RingChunk:
+        chunk = edge.pop(self._now_ns)
+        return wire.RingChunk(
+            request_id=work.submit.request_id,
+            attempt=work.submit.attempt,
+            incarnation=self.incarnation,
+            source=self.stage,
+            seq=edge.sent,
+            meta=dict(chunk.meta),
+            arrays=describe_arrays(chunk),
+            slot=slot.seq,
+            offset=slot.offset,
+            nbytes=slot.nbytes,
+            spill=None,
+        )
+
+    def _chunk_frame(self, work: Work, edge: OutEdge, chunk: Chunk, arrays: list[wire.ArrayData]) -> wire.ChunkFrame:
         request_id, attempt = work.submit.request_id, work.submit.attempt
-        arrays = pack_arrays(chunk)
         return wire.ChunkFrame(request_id, attempt, self.incarnation, self.stage, edge.sent, dict(chunk.meta), arrays)
 
     def _relay(self, work: Work, edge: OutEdge) -> None:
         """All of a relay edge's chunks, to the router, in one piece. Raises `StageError` when that is too large."""
         frames = []
-        while (chunk := edge.next(self._now_ns)) is not None:
-            frames.append(self._chunk_frame(work, edge, chunk))
+        while edge.waiting:
+            chunk = edge.pop(self._now_ns)
+            frames.append(self._chunk_frame(work, edge, chunk, pack_arrays(chunk)))
         edge.ended = True
         request_id, attempt = work.submit.request_id, work.submit.attempt
         data = wire.encode_relay(frames)
@@ -271,6 +371,29 @@ class Gate:
         self._commands.append(
             ToRouter(wire.RelayContent(request_id, attempt, self.incarnation, edge.target.stage, data))
         )
+
+    # --- The ring (B1, B4) -----------------------------------------------------------------------------------------
+
+    def _reader_said(self, peer: Peer, frame: wire.RingAnswer | wire.SlotsFreed) -> None:
+        if isinstance(frame, wire.SlotsFreed):
+            self._commands += [FreeSlot(slot) for slot in self._ring.release(peer, frame.slots)]
+        elif frame.refused is None:
+            self._ring.admit(peer)
+
+    def _slot_unwritten(self, event: SlotUnwritten) -> None:
+        self._ring.cancel(event.slot)
+        work = self._by_engine_id.get(event.engine_id)
+        if work is not None and not work.aborting:
+            self._fail_with(work, event.error)
+
+    def _move_lines(self) -> None:
+        """Let those go on who waited for room that there may be now."""
+        for key, peer in self._ring.next_turns():
+            work = self._work.get(key)
+            if work is None or not any(edge.ring_full and edge.peer == peer for edge in work.targets.values()):
+                self._ring.leave(key, peer)
+            else:
+                self._flush(work)
 
     # --- The engine ------------------------------------------------------------------------------------------------
 
@@ -374,6 +497,9 @@ class Gate:
         """Confirmed when the engine has forgotten the request (A3: what exists goes out first)."""
         work.aborting = True
         work.running = False
+        for edge in work.targets.values():
+            edge.ring_full = False
+            self._ring.leave(work.key, edge.peer)
         self._commands.append(AbortEngine(work.engine_id))
 
     def _aborted(self, work: Work, outputs: Sequence[StageOutput]) -> None:
@@ -417,8 +543,10 @@ class Gate:
                 )
             )
         )
-        del self._work[(submit.request_id, submit.attempt)]
+        del self._work[work.key]
         del self._by_engine_id[submit.engine_id]
+        for edge in work.targets.values():
+            self._ring.leave(work.key, edge.peer)
 
     def _close_inputs(self, work: Work) -> None:
         """R5: what still comes is dropped here; the producer goes on unharmed."""
@@ -453,3 +581,18 @@ class Gate:
                 self._fail_with(work, ReplicaLostError(text, stage=unread[0].target.stage, replica=peer[0]))
             elif unread:
                 self._flush(work)
+
+
+def _opened(frame: wire.ChunkFrame | wire.RingChunk, data: SlotData) -> Chunk:
+    """The chunk, its arrays over the frame's or the slot's own bytes."""
+    if isinstance(frame, wire.ChunkFrame):
+        return unpack_chunk(frame)
+    if isinstance(data, np.ndarray):
+        return unpack_slot(frame, data)
+    error = StageError if data is None or isinstance(data, RingError) else ReplicaLostError
+    raise error(f"chunk {frame.seq} from {frame.source} cannot be read: {data}", stage=frame.source)
+
+
+def _own(chunk: Chunk, frame: wire.ChunkFrame | wire.RingChunk) -> Chunk:
+    """The chunk in memory of this worker's own."""
+    return copied(chunk) if isinstance(frame, wire.RingChunk) else chunk

@@ -1,9 +1,12 @@
-"""Worker to worker: one bound data socket a worker, and one connection to each consumer it is bound to.
+"""Worker to worker: one bound data socket a worker, one connection to each consumer it is bound to, and the rings (W3).
 
-Chunks, ends of edges and failures go from producer to consumer; credits come back over the same connection. Today every
-chunk goes inline, in parts above a frame's limit; descriptors of a ring will travel here as well.
+Chunks, ends of edges and failures go from producer to consumer; credits come back over the same connection. A large
+chunk is copied into the producer's ring, and its frame says where: the consumer reads it there, and says when nothing
+needs the slot any more. A consumer that cannot map the ring (it is in another container) says so; to it chunks go
+inline, in parts above a frame's limit.
 
-Nothing here has a limit of its own: an edge's window bounds its chunks, and they bound their credits.
+Nothing here has a limit of its own: an edge's window bounds its chunks, and they bound their credits. Everything is
+called in the socket thread; only the last view of a slot may die in any other.
 
 A peer is one incarnation of a replica. Nothing is taken from it before its hello, nor after it has been dropped, nor
 from an older incarnation of a dropped one (F3).
@@ -11,16 +14,25 @@ from an older incarnation of a dropped one (F3).
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from collections import deque
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import partial
+from typing import TypeVar
 
+import msgspec
+import numpy as np
 import zmq
+from numpy.typing import NDArray
 
 from omnizmq import protocol as wire
-from omnizmq.errors import ProtocolError
+from omnizmq.errors import ProtocolError, StageError
+from omnizmq.shm.ledger import Slot
+from omnizmq.shm.memory import SharedMemoryError
+from omnizmq.shm.ring import RingError, RingReader, RingWriter, Segment
 from omnizmq.transport import Dealer, PeerGoneError, Router
 
 log = logging.getLogger(__name__)
@@ -30,16 +42,23 @@ EARLY_FRAMES = 4096
 ended without a chunk, or it would have connected."""
 
 Peer = tuple[str, int]  # replica, incarnation
-Received = Callable[[Peer, "wire.ProducerToConsumer | wire.ConsumerToProducer"], None]
+FromPeer = wire.OnEdge | wire.ConsumerToProducer
+SlotData = NDArray[np.uint8] | SharedMemoryError | None
+Received = Callable[[Peer, FromPeer, SlotData], None]
+"""A frame and, for a chunk in a ring, its slot: uint8 `[nbytes]`, or why it cannot be read."""
+
+
+F = TypeVar("F")
 
 
 @dataclass
 class _Producer:
-    """A connected producer: its socket identity here, and what has come of it."""
+    """A connected producer: its socket identity here, what has come of it, and its ring."""
 
     peer: Peer
     identity: bytes
     unpacker: wire.Unpacker[wire.ProducerToConsumer]
+    reader: RingReader | None = None
 
 
 class DataPlane:
@@ -56,6 +75,8 @@ class DataPlane:
         received: Received,
     ) -> None:
         self.bad_frames = 0
+        self.ring: RingWriter | None = None
+        self._loop = asyncio.get_running_loop()
         self._context = context
         self._hello = wire.Hello(wire.VERSION, nonce, "producer", replica=replica, incarnation=incarnation)
         self._received = received
@@ -74,8 +95,32 @@ class DataPlane:
         self._socket.close()
         for dealer in self._consumers.values():
             dealer.close()
+        for producer in self._producers.values():
+            _close_reader(producer)
+        if self.ring is not None:
+            self.ring.close()
 
     # --- As a producer ---------------------------------------------------------------------------------------------
+
+    def meet(self, target: wire.Target, quota: int) -> None:
+        """Connect, and offer the ring. What it answers is `received`."""
+        segment = None if self.ring is None else self.ring.segment
+        if self.ring is not None and segment is not None:
+            self.to_consumer(target, wire.RingOffer(self.ring.id, _on_wire(segment), quota))
+
+    def write(self, slot: Slot, fill: Callable[[NDArray[np.uint8]], None]) -> wire.Segment | None:
+        """Copy into the slot. Returns where it is, when it has a segment of its own. Raises `StageError` when there is
+        no memory for it, and whatever `fill` raises."""
+        assert self.ring is not None
+        try:
+            spill = self.ring.write(slot, fill)
+        except SharedMemoryError as error:
+            raise StageError(f"no memory for a chunk of {slot.nbytes} bytes: {error}") from error
+        return None if spill is None else _on_wire(spill)
+
+    def free(self, slot: Slot) -> None:
+        if self.ring is not None:
+            self.ring.free(slot)
 
     def to_consumer(self, target: wire.Target, frame: wire.ProducerToConsumer) -> None:
         peer = (target.replica, target.incarnation)
@@ -86,11 +131,18 @@ class DataPlane:
 
     def _connect(self, peer: Peer, endpoint: str) -> Dealer:
         unpacker = wire.Unpacker(wire.consumer_to_producer)
-        dealer = Dealer(self._context, endpoint, lambda data: self._take(peer, unpacker, data), limit=None)
+        dealer = Dealer(self._context, endpoint, lambda data: self._from_consumer(peer, unpacker, data), limit=None)
         dealer.send([wire.encode_hello(self._hello)])
         dealer.start()
         self._consumers[peer] = dealer
         return dealer
+
+    def _from_consumer(self, peer: Peer, unpacker: wire.Unpacker[wire.ConsumerToProducer], data: bytes) -> None:
+        frame = self._unpack(peer, unpacker, data)
+        if isinstance(frame, wire.RingAnswer) and frame.refused is not None:
+            log.warning("%s#%s cannot read the ring, so chunks for it go inline: %s", *peer, frame.refused)
+        if frame is not None:
+            self._received(peer, frame, None)
 
     # --- As a consumer ---------------------------------------------------------------------------------------------
 
@@ -113,7 +165,9 @@ class DataPlane:
     def _producer_sent(self, identity: bytes, data: bytes) -> None:
         producer = self._producers.get(identity)
         if producer is not None:
-            self._take(producer.peer, producer.unpacker, data)
+            frame = self._unpack(producer.peer, producer.unpacker, data)
+            if frame is not None:
+                self._from_producer(producer, frame)
             return
         try:
             hello = wire.decode_hello(data)
@@ -137,32 +191,71 @@ class DataPlane:
             with suppress(PeerGoneError):  # it has just been here: its death will be heard of
                 self._send_back(producer, frame)
 
+    # --- Rings of producers ----------------------------------------------------------------------------------------
+
+    def _from_producer(self, producer: _Producer, frame: wire.ProducerToConsumer) -> None:
+        if isinstance(frame, wire.RingOffer):
+            self._answer(producer, wire.RingAnswer(frame.ring, self._map(producer, frame)))
+        elif isinstance(frame, wire.RingChunk):
+            self._received(producer.peer, frame, self._read(producer, frame))
+        else:
+            self._received(producer.peer, frame, None)
+
+    def _map(self, producer: _Producer, offer: wire.RingOffer) -> str | None:
+        """Why the ring cannot be read here; None: it can."""
+        freed = partial(self._freed_somewhere, producer)
+        try:
+            producer.reader = RingReader(offer.ring, _of_wire(offer.segment), offer.quota, freed)
+        except SharedMemoryError as error:
+            return str(error)
+        return None
+
+    def _read(self, producer: _Producer, frame: wire.RingChunk) -> NDArray[np.uint8] | SharedMemoryError:
+        if producer.reader is None:
+            return SharedMemoryError(f"{producer.peer[0]} has no ring here")
+        spill = None if frame.spill is None else _of_wire(frame.spill)
+        try:
+            return producer.reader.take(frame.slot, frame.offset, frame.nbytes, spill)
+        except RingError as error:  # not what was announced, so not this reader's to release
+            return error
+        except SharedMemoryError as error:
+            self._answer(producer, wire.SlotsFreed([frame.slot]))
+            return error
+
+    def _freed_somewhere(self, producer: _Producer) -> None:
+        """In whichever thread drops the last view of a slot."""
+        with suppress(RuntimeError):  # the loop has ended, and the producer hears of this worker's end
+            self._loop.call_soon_threadsafe(self._send_freed, producer)
+
+    def _send_freed(self, producer: _Producer) -> None:
+        slots = [] if producer.reader is None else producer.reader.take_freed()
+        if slots:
+            self._answer(producer, wire.SlotsFreed(slots))
+
+    def _answer(self, producer: _Producer, frame: wire.RingAnswer | wire.SlotsFreed) -> None:
+        with suppress(PeerGoneError):  # its death will be heard of
+            self._send_back(producer, frame)
+
     def _is_dead(self, peer: Peer) -> bool:
         replica, incarnation = peer
         return incarnation <= self._dropped.get(replica, -1)
 
     def _forget(self, producer: _Producer | None) -> None:
         if producer is not None:
+            _close_reader(producer)
             self._by_peer.pop(producer.peer, None)
             self._producers.pop(producer.identity, None)
             self._socket.forget(producer.identity)
 
     # --- Both ------------------------------------------------------------------------------------------------------
 
-    def _take(
-        self,
-        peer: Peer,
-        unpacker: wire.Unpacker[wire.ProducerToConsumer] | wire.Unpacker[wire.ConsumerToProducer],
-        data: bytes,
-    ) -> None:
+    def _unpack(self, peer: Peer, unpacker: wire.Unpacker[F], data: bytes) -> F | None:
         try:
-            frame = unpacker.unpack(data)
+            return unpacker.unpack(data)
         except ProtocolError as error:
             self.bad_frames += 1
             log.warning("dropped a frame from %s#%s: %s", *peer, error)
-            return
-        if frame is not None:
-            self._received(peer, frame)
+            return None
 
     def drop(self, peer: Peer) -> None:
         """It is dead: forget both directions."""
@@ -173,3 +266,18 @@ class DataPlane:
             dealer.close(linger_ms=0)
         self._early.pop(peer, None)
         self._forget(self._by_peer.get(peer))
+
+
+def _close_reader(producer: _Producer) -> None:
+    """Views that are alive stay valid."""
+    if producer.reader is not None:
+        producer.reader.close()
+        producer.reader = None
+
+
+def _on_wire(segment: Segment) -> wire.Segment:
+    return wire.Segment(segment.pid, segment.fd, segment.inode, segment.device, segment.nbytes)
+
+
+def _of_wire(segment: wire.Segment) -> Segment:
+    return Segment(*msgspec.structs.astuple(segment))

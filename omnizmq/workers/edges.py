@@ -96,6 +96,7 @@ class OutEdge:
     first_ns: int = 0
     last_ns: int = 0
     waiting: deque[Chunk] = field(default_factory=deque)
+    ring_full: bool = False  # the next chunk waits for room in the ring
     relayed_bytes: int = 0
     ending: bool = False  # no more chunks will be put
     ended: bool = False  # and the consumer has been told
@@ -115,9 +116,19 @@ class OutEdge:
         return not (self.ended or self.closed)
 
     @property
+    def spent(self) -> bool:
+        """No credit left, until the consumer has taken something."""
+        return not self.relayed and self.sent - self.consumed >= self.target.window
+
+    @property
     def full(self) -> bool:
-        """No credit left: the request is parked until the consumer has taken something."""
-        return self.open and not self.relayed and self.sent - self.consumed >= self.target.window
+        """Without credit or room the request is parked."""
+        return self.open and (self.spent or self.ring_full)
+
+    @property
+    def next(self) -> Chunk | None:
+        """The next chunk that may go, as far as credits say."""
+        return self.waiting[0] if self.waiting and not self.spent else None
 
     def put(self, chunk: Chunk) -> None:
         """Raises `StageError` when a relay edge's content gets too large."""
@@ -129,11 +140,10 @@ class OutEdge:
             if self.relayed_bytes > wire.CONTENT_BYTES:
                 raise StageError(f"the output for {self.target.stage} is over {wire.CONTENT_BYTES} bytes")
 
-    def next(self, now_ns: int) -> Chunk | None:
-        """The next chunk that may go, counted as sent; None when there is none or no credit."""
-        if not self.waiting or self.full:
-            return None
+    def pop(self, now_ns: int) -> Chunk:
+        """The next chunk, counted as sent."""
         chunk = self.waiting.popleft()
+        self.ring_full = False
         self.sent += 1
         self.bytes += chunk.nbytes
         self.first_ns = self.first_ns or now_ns
@@ -146,6 +156,7 @@ class OutEdge:
 
     def close(self) -> None:
         self.closed = True
+        self.ring_full = False
         self.waiting.clear()
 
     def count(self) -> wire.EdgeCount:

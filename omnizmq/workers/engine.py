@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 
 from omnizmq.errors import OmnizmqError
 from omnizmq.protocol import Param, Prompt, Value
+from omnizmq.shm.arrays import AnyArray, ArraySource, array_bytes
 
 FinishReason = Literal["stop", "length", "abort"]
 
@@ -27,17 +28,26 @@ FinishReason = Literal["stop", "length", "abort"]
 class Chunk:
     """One increment of an edge: small scalars and arrays by name, of any numeric dtype and shape.
 
-    Neither is changed any more by who has handed it out: it may wait for a credit before it is copied.
+    None of them is changed any more by who has handed it out: it may wait for a credit before it is copied. `tensors`
+    are arrays that are not numpy's and copy themselves; they arrive among `arrays`, whose names they must not repeat.
+
+    What a consumer is fed are read-only views, often of the producer's shared memory: what it needs beyond the next few
+    chunks it should copy, since a chunk's bytes stay reserved until its last view is gone.
     """
 
     meta: Mapping[str, Value] = field(default_factory=dict)
     arrays: Mapping[str, NDArray[Any]] = field(default_factory=dict)
+    tensors: Mapping[str, ArraySource] = field(default_factory=dict)
 
     @property
     def nbytes(self) -> int:
         """Of the arrays and of text among the scalars; what an edge's byte counts add up."""
         texts = sum(len(value.encode()) for value in self.meta.values() if isinstance(value, str))
-        return texts + sum(array.nbytes for array in self.arrays.values())
+        return texts + sum(array_bytes(array) for array in self.content().values())
+
+    def content(self) -> Mapping[str, AnyArray]:
+        """All its arrays by name, in the order in which they travel."""
+        return {**self.arrays, **self.tensors} if self.tensors else self.arrays
 
 
 @dataclass(frozen=True, slots=True)

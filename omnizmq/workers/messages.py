@@ -5,8 +5,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+import numpy as np
+from numpy.typing import NDArray
+
 from omnizmq import protocol as wire
-from omnizmq.errors import OmnizmqError
+from omnizmq.errors import OmnizmqError, StageError
+from omnizmq.shm.ledger import Slot
+from omnizmq.shm.memory import SharedMemoryError
 from omnizmq.workers.engine import Chunk, EngineRequest, StageOutput
 
 # --- In: facts -----------------------------------------------------------------------------------------------------
@@ -19,11 +24,13 @@ class RouterSent:
 
 @dataclass(frozen=True, slots=True)
 class PeerSent:
-    """On a data socket: from a producer, or from a consumer back."""
+    """On a data socket: from a producer, or from a consumer back. `data`: of a chunk in a ring, its slot, uint8
+    `[nbytes]`, or why it cannot be read."""
 
     replica: str
     incarnation: int
-    frame: wire.ProducerToConsumer | wire.ConsumerToProducer
+    frame: wire.OnEdge | wire.ConsumerToProducer
+    data: NDArray[np.uint8] | SharedMemoryError | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,6 +40,15 @@ class PeerUnreachable:
     replica: str
     incarnation: int
     why: str
+
+
+@dataclass(frozen=True, slots=True)
+class SlotUnwritten:
+    """A chunk could not be copied into its slot. Its consumers have been told that the request failed."""
+
+    engine_id: str
+    slot: Slot
+    error: StageError
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,7 +90,17 @@ class EngineAborted:
     outputs: Sequence[StageOutput]
 
 
-GateEvent = RouterSent | PeerSent | PeerUnreachable | EngineTook | EngineRan | EngineMade | EngineFailed | EngineAborted
+GateEvent = (
+    RouterSent
+    | PeerSent
+    | PeerUnreachable
+    | SlotUnwritten
+    | EngineTook
+    | EngineRan
+    | EngineMade
+    | EngineFailed
+    | EngineAborted
+)
 EngineEvent = EngineTook | EngineRan | EngineMade | EngineFailed | EngineAborted
 
 
@@ -91,7 +117,32 @@ class ToConsumer:
     """On this worker's connection to the consumer's data socket."""
 
     target: wire.Target
-    frame: wire.ProducerToConsumer
+    frame: wire.OnEdge
+
+
+@dataclass(frozen=True, slots=True)
+class MeetConsumer:
+    """Connect to its data socket, and offer it the ring: so much of it may be reserved for this consumer."""
+
+    target: wire.Target
+    quota: int
+
+
+@dataclass(frozen=True, slots=True)
+class WriteSlot:
+    """Copy the chunk's arrays into the slot, then send each frame to its consumer."""
+
+    engine_id: str
+    slot: Slot
+    chunk: Chunk
+    sends: Sequence[tuple[wire.Target, wire.RingChunk]]
+
+
+@dataclass(frozen=True, slots=True)
+class FreeSlot:
+    """Nobody needs this slot any more: if it has a segment of its own, that goes."""
+
+    slot: Slot
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,7 +150,7 @@ class ToProducer:
     """Back over the producer's connection to this worker's data socket."""
 
     source: wire.Source
-    frame: wire.ConsumerToProducer
+    frame: wire.BackOnEdge
 
 
 @dataclass(frozen=True, slots=True)
@@ -150,4 +201,5 @@ class AbortEngine:
 
 
 EngineCommand = AddToEngine | FeedEngine | EndEngineInput | RunEngine | HoldEngine | AbortEngine
-GateCommand = ToRouter | ToConsumer | ToProducer | DropPeer | EngineCommand
+PlaneCommand = ToConsumer | ToProducer | MeetConsumer | WriteSlot | FreeSlot | DropPeer
+GateCommand = ToRouter | PlaneCommand | EngineCommand

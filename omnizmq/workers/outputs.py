@@ -15,7 +15,7 @@ import numpy as np
 
 from omnizmq import protocol as wire
 from omnizmq.errors import OmnizmqError, ProtocolError, StageError
-from omnizmq.workers.chunks import check_array
+from omnizmq.shm.arrays import array_bytes, check_array
 from omnizmq.workers.engine import Audio, Chunk, FinishReason, StageOutput
 
 NOTE_BYTES = 4096
@@ -82,13 +82,15 @@ def _checked_chunk(chunk: object) -> Chunk:
     meta = _plain("meta", chunk.meta, _is_value, "a number, text, a truth value or None")
     size = sum(2 * _HEADER_BYTES + len(key.encode()) for key in meta)
     size += sum(len(value.encode()) for value in meta.values() if isinstance(value, str))
-    for name, array in chunk.arrays.items():
+    if chunk.tensors and not chunk.arrays.keys().isdisjoint(chunk.tensors):
+        raise StageError(f"the engine made a chunk with two arrays {min(chunk.arrays.keys() & chunk.tensors)!r}")
+    for name, array in chunk.content().items():
         size += _ARRAY_BYTES + _utf8_bytes("an array's name", name)
         try:
             check_array(name, array)
         except ProtocolError as error:
             raise StageError(f"the engine made a chunk that cannot be sent: {error.message}") from error
-        size += array.nbytes
+        size += array_bytes(array)
     if size > wire.CONTENT_BYTES:
         raise StageError(f"the engine made a chunk of {size} bytes: at most {wire.CONTENT_BYTES} can be sent")
     return chunk if meta is chunk.meta else dataclasses.replace(chunk, meta=meta)

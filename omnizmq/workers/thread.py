@@ -92,19 +92,24 @@ class EngineThread:
             log.exception("the engine did not close")
 
     def _run(self, runner: EngineRunner) -> None:
-        idle = True
-        while True:
-            events: list[EngineEvent] = []
-            for command in self._commands(wait=idle):
-                if isinstance(command, _Stop):
-                    return
-                if not isinstance(command, _Wake):
-                    events += runner.obey(command)
-            made = runner.round()
-            idle = made is None
-            events += made or ()
-            if events:
-                self._said(events)
+        idle: bool | None = True
+        while idle is not None:
+            idle = self._turn(runner, wait=idle)
+
+    def _turn(self, runner: EngineRunner, *, wait: bool) -> bool | None:
+        """Whether the engine has nothing to do now; None: stop. What a turn has held does not outlive it: while this
+        thread sleeps, no chunk is kept from being released."""
+        events: list[EngineEvent] = []
+        for command in self._commands(wait=wait):
+            if isinstance(command, _Stop):
+                return None
+            if not isinstance(command, _Wake):
+                events += runner.obey(command)
+        made = runner.round()
+        events += made or ()
+        if events:
+            self._said(events)
+        return made is None
 
     def _commands(self, *, wait: bool) -> list[EngineCommand | _Wake | _Stop]:
         """All that is queued; at least one where `wait`."""

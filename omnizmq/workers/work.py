@@ -6,6 +6,7 @@ import enum
 from dataclasses import dataclass, field
 
 from omnizmq import protocol as wire
+from omnizmq.errors import StageError
 from omnizmq.workers.edges import InEdge, OutEdge
 from omnizmq.workers.engine import FinishReason
 
@@ -16,7 +17,7 @@ class WorkState(enum.Enum):
     WAITING_FOR_CHUNK = "WAITING_FOR_CHUNK"
     WAITING_FOR_INPUT = "WAITING_FOR_INPUT"  # the whole output of a payload or relay edge
     RUNNING = "RUNNING"
-    PARKED = "PARKED"  # a consumer gave no credit: the engine may not go on
+    PARKED = "PARKED"  # a consumer gave no credit, or the ring is full: the engine may not go on
     SENDING = "SENDING"  # the engine is done with it, what it made is not out yet
     ABORTING = "ABORTING"  # the engine has not confirmed yet
 
@@ -34,10 +35,15 @@ class Work:
     aborting: bool = False
     made: bool = False  # the first output is there
     ended: bool = False  # the engine's output has ended
+    broken: StageError | None = None  # a chunk of it cannot be copied
     outputs: int = 0
     finish_reason: FinishReason | None = None
     usage: dict[str, int | float] = field(default_factory=dict)
     note: str | None = None
+
+    @property
+    def key(self) -> tuple[str, int]:
+        return self.submit.request_id, self.submit.attempt
 
     @property
     def engine_id(self) -> str:

@@ -15,35 +15,36 @@ import time
 from collections.abc import Callable
 from importlib.metadata import entry_points
 from pathlib import Path
-from typing import TypeVar
 
 from omnizmq import protocol as wire
-from omnizmq.errors import ConfigError, OmnizmqError, ProtocolError, StageError
-from omnizmq.transport import Dealer, PeerGoneError, make_context
+from omnizmq.errors import ConfigError, LaunchError, OmnizmqError, ProtocolError, StageError
+from omnizmq.shm.memory import SharedMemoryError
+from omnizmq.shm.ring import RingWriter
+from omnizmq.transport import Dealer, make_context
 from omnizmq.workers import lifeline
 from omnizmq.workers.core import Gate
-from omnizmq.workers.dataplane import DataPlane, Peer
+from omnizmq.workers.dataplane import DataPlane, FromPeer, Peer, SlotData
 from omnizmq.workers.engine import Engine, EngineContext
 from omnizmq.workers.messages import (
-    DropPeer,
+    AbortEngine,
+    AddToEngine,
+    EndEngineInput,
     EngineEvent,
     EngineFailed,
+    FeedEngine,
     GateEvent,
+    HoldEngine,
     PeerSent,
-    PeerUnreachable,
     RouterSent,
-    ToConsumer,
-    ToProducer,
+    RunEngine,
     ToRouter,
 )
+from omnizmq.workers.peers import Peers
+from omnizmq.workers.ring import ring_shares
 from omnizmq.workers.spec import WorkerSpec, decode
 from omnizmq.workers.thread import EngineThread
 
 log = logging.getLogger(__name__)
-
-Sent = wire.WorkerToRouter | wire.ProducerToConsumer | wire.ConsumerToProducer
-P = TypeVar("P", wire.Source, wire.Target)
-F = TypeVar("F", bound=wire.ProducerToConsumer | wire.ConsumerToProducer)
 
 CLOSE_TIMEOUT_S = 2.0
 FAILED_LINGER_S = 5.0
@@ -56,7 +57,8 @@ class Worker:
         self._spec = spec
         stage = spec.stage_config
         self._targets = tuple(edge.target for edge in spec.config.edge if edge.source == spec.stage)
-        self._gate = Gate(spec.stage, spec.replica, spec.incarnation, stage.ready, self._targets)
+        self._shares = ring_shares(spec.config, spec.stage)
+        self._gate = Gate(spec.stage, spec.replica, spec.incarnation, stage.ready, self._targets, self._shares)
         self._loop = asyncio.get_running_loop()
         self._context = make_context()
         self._packer = wire.Packer()
@@ -69,6 +71,7 @@ class Worker:
             nonce=spec.nonce,
             received=self._peer_sent,
         )
+        self._peers = Peers(self._plane, spec.stage, spec.replica, self._later)
         identity = f"{spec.replica}#{spec.incarnation}#{spec.nonce}".encode()
         # Without a limit: a router that does not read is given up after `heartbeat_timeout_s`, which bounds it.
         self._router = Dealer(self._context, spec.router_endpoint, self._router_sent, identity=identity, limit=None)
@@ -125,6 +128,8 @@ class Worker:
     # --- The engine ------------------------------------------------------------------------------------------------
 
     def _load(self, wake: Callable[[], None]) -> Engine:
+        """In the engine thread."""
+        self._make_ring()
         spec, stage = self._spec, self._spec.stage_config
         private_dir = Path(spec.private_dir)
         private_dir.mkdir(mode=0o700, exist_ok=True)
@@ -147,6 +152,17 @@ class Worker:
             raise ConfigError(f"stage {spec.stage} names an unknown engine {stage.engine!r}; there are: {known}")
         engine: Engine = next(iter(found)).load()(context)
         return engine
+
+    def _make_ring(self) -> None:
+        nbytes = sum(share.capacity for share in self._shares.values())
+        if not nbytes:
+            return
+        try:
+            self._plane.ring = RingWriter(nbytes)
+        except SharedMemoryError as error:
+            raise LaunchError(
+                f"no ring for the edges out of {self._spec.stage} (the sum of their ring_mib): {error}"
+            ) from error
 
     def _post(self, call: Callable[[], None]) -> None:
         """From the engine's threads to the loop; the loop may have ended."""
@@ -190,7 +206,7 @@ class Worker:
             log.warning("dropped a frame from the router: %s", error)
             return
         match frame:
-            case None | wire.Welcome() | wire.Heartbeat():
+            case None | wire.Welcome() | wire.Ping():
                 return
             case wire.Refused():
                 log.error("the router refused this worker: %s", frame.error.message)
@@ -198,8 +214,8 @@ class Worker:
             case _:
                 self._handle(RouterSent(frame))
 
-    def _peer_sent(self, peer: Peer, frame: wire.ProducerToConsumer | wire.ConsumerToProducer) -> None:
-        self._handle(PeerSent(*peer, frame))
+    def _peer_sent(self, peer: Peer, frame: FromPeer, data: SlotData) -> None:
+        self._handle(PeerSent(*peer, frame, data))
 
     # --- The gate --------------------------------------------------------------------------------------------------
 
@@ -210,35 +226,23 @@ class Worker:
             match command:
                 case ToRouter():
                     self._to_router(command.frame)
-                case ToConsumer():
-                    self._to_peer(command.target, self._plane.to_consumer, command.frame)
-                case ToProducer():
-                    self._to_peer(command.source, self._plane.to_producer, command.frame)
-                case DropPeer():
-                    self._plane.drop((command.replica, command.incarnation))
-                case _:
+                case AddToEngine() | FeedEngine() | EndEngineInput() | RunEngine() | HoldEngine() | AbortEngine():
                     self._thread.put(command)
-
-    def _to_peer(self, peer: P, send: Callable[[P, F], None], frame: F) -> None:
-        try:
-            send(peer, frame)
-        except PeerGoneError as error:
-            self._loop.call_soon(self._handle, PeerUnreachable(peer.replica, peer.incarnation, str(error)))
-        except ProtocolError as error:
-            self._too_large(frame, error)
+                case _:
+                    self._peers.carry_out(command)
 
     def _to_router(self, frame: wire.WorkerToRouter) -> None:
         try:
             self._router.send(self._packer.pack(frame))
         except ProtocolError as error:
-            self._too_large(frame, error)
+            log.error("%s", error.message)
+            if not isinstance(frame, wire.Heartbeat):
+                engine_id = wire.make_engine_id(frame.request_id, frame.attempt, self._spec.stage)
+                self._later(EngineFailed(engine_id, StageError(error.message)))
 
-    def _too_large(self, frame: Sent, error: ProtocolError) -> None:
-        """Its request fails. Where the gate has reported an end already, the receiver misses the frame and says so."""
-        log.error("%s", error.message)
-        if not isinstance(frame, wire.Heartbeat):
-            engine_id = wire.make_engine_id(frame.request_id, frame.attempt, self._spec.stage)
-            self._loop.call_soon(self._handle, EngineFailed(engine_id, StageError(error.message)))
+    def _later(self, event: GateEvent) -> None:
+        """After the commands that brought it about."""
+        self._loop.call_soon(self._handle, event)
 
     # --- Heartbeats ------------------------------------------------------------------------------------------------
 
@@ -256,7 +260,17 @@ class Worker:
         text = self._progress
         if self._failure is not None:
             state, text = "failed", self._failure[1]
-        self._to_router(wire.Heartbeat(self._spec.incarnation, state, since_ns, text, self._gate.live))
+        self._to_router(
+            wire.Heartbeat(
+                incarnation=self._spec.incarnation,
+                state=state,
+                since_ns=since_ns,
+                text=text,
+                rings=self._gate.rings(),
+                late_frames=self._gate.late,
+                bad_frames=self._plane.bad_frames,
+            )
+        )
 
 
 async def _run(spec: WorkerSpec) -> int:

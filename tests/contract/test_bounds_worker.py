@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import gc
+import itertools
+from collections import defaultdict
+from collections.abc import Iterator, Sequence
+from contextlib import closing
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -11,7 +16,7 @@ from support.line import Edge, Line
 
 from omnizmq import protocol as wire
 from omnizmq.workers.chunks import unpack_chunk
-from omnizmq.workers.engine import Chunk, Engine, StageOutput
+from omnizmq.workers.engine import Chunk, Engine, EngineRequest, StageOutput
 from omnizmq.workers.engines.synthetic import create
 
 CHAIN = [Edge("thinker", "talker", window=4), Edge("talker", "code2wav", window=2)]
@@ -159,6 +164,196 @@ def _note_credits(way: object, given: list[int]) -> None:
         put(frame)
 
     way.put = noting  # type: ignore[attr-defined]
+
+
+# --- B4 with rings -------------------------------------------------------------------------------------------------
+
+QUOTA = 64 << 10
+HALF = QUOTA // 2 - 64  # with its header: just what may still lie in the ring
+UP_TO_HALF = [10, 16 << 10, (16 << 10) + 1, 20_000, 25_000, HALF]
+OVER_HALF = [HALF + 1, 40_000, QUOTA - 64, QUOTA - 63, QUOTA, 3 * QUOTA]
+
+
+def rows(number: int, size: int) -> np.ndarray:
+    return np.resize(np.arange(number, number + 251, dtype=np.uint32).astype(np.uint8), size)
+
+
+class Maker(Copier):
+    """A first stage: chunks of these sizes, the same for all its consumers or one for each."""
+
+    def __init__(self, targets: Sequence[str], sizes: Sequence[int], *, shared: bool = True) -> None:
+        super().__init__(())
+        self._targets = targets
+        self._sizes = sizes
+        self._shared = shared
+        self._made: dict[str, int] = defaultdict(int)
+
+    def step(self, ready: Sequence[str]) -> list[StageOutput]:
+        return [self._next(request_id) for request_id in ready]
+
+    def _next(self, request_id: str) -> StageOutput:
+        if self._made[request_id] == len(self._sizes):
+            return StageOutput(request_id, finish_reason="stop")
+        size = self._sizes[self._made[request_id]]
+        self._made[request_id] += 1
+        number = self._made[request_id]
+        chunk = Chunk({"n": number}, {"rows": rows(number, size)})
+        made = {target: [chunk if self._shared else Chunk(chunk.meta, chunk.arrays)] for target in self._targets}
+        return StageOutput(request_id, chunks=made)
+
+
+class Hoarder(Copier):
+    """Keeps what it is fed, views and all, until all its input has ended. Then it looks at it, and hands it on."""
+
+    def __init__(self, sources: Sequence[str], sizes: Sequence[int], target: str | None = None) -> None:
+        super().__init__(sources, target)
+        self._sizes = sizes
+        self._hoard: dict[str, dict[str, list[Chunk]]] = {}
+
+    def add(self, request: EngineRequest) -> None:
+        super().add(request)
+        self._hoard[request.request_id] = {source: [] for source in self._sources}
+
+    def feed(self, request_id: str, edge: str, chunk: Chunk) -> None:
+        self._hoard[request_id][edge].append(chunk)
+
+    def end_of_input(self, request_id: str, edge: str) -> None:
+        super().end_of_input(request_id, edge)
+        if self._open[request_id]:
+            return
+        for chunks in self._hoard.pop(request_id).values():
+            assert [chunk.meta["n"] for chunk in chunks] == list(range(1, len(self._sizes) + 1))
+            for number, (chunk, size) in enumerate(zip(chunks, self._sizes, strict=True), 1):
+                assert np.array_equal(chunk.arrays["rows"], rows(number, size))
+            self._held[request_id] += chunks
+
+    def abort(self, request_id: str) -> list[StageOutput]:
+        self._hoard.pop(request_id, None)
+        return super().abort(request_id)
+
+
+@pytest.fixture
+def nothing_left() -> Iterator[None]:
+    yield
+    gc.collect()
+    maps = Path("/proc/self/maps").read_text().splitlines()
+    assert not [line for line in maps if "memfd:omnizmq" in line]
+    links = [Path(f"/proc/self/fd/{fd}") for fd in Path("/proc/self/fd").iterdir()]
+    assert not [link for link in links if link.is_symlink() and "memfd:omnizmq" in str(link.readlink())]
+
+
+ORDERS = (("direct", "around"), ("around", "direct"))
+MODES = list(itertools.product(("chunk", "payload"), repeat=2))
+
+
+def fork_join(
+    order: Sequence[str], modes: Sequence[str], sizes: Sequence[int], seed: int, *, between: str = "copies"
+) -> Line:
+    """S -> J, and S -> A -> J; J hoards. `modes` are those of the edges into J."""
+    direct = [Edge("s", "j", modes[0], ring=QUOTA)]
+    around = [Edge("s", "a", ring=QUOTA), Edge("a", "j", modes[1], ring=QUOTA)]
+    edges = [edge for way in order for edge in (direct if way == "direct" else around)]
+    engines = {
+        "s": Maker(["j", "a"], sizes, shared=seed % 3 > 0),
+        "a": Copier(["s"], "j") if between == "copies" else Hoarder(["s"], sizes, "j"),
+        "j": Hoarder(["s", "a"] if order[0] == "direct" else ["a", "s"], sizes),
+    }
+    return Line(engines, edges, final=[], ready=("all", "any")[seed % 2], seed=seed)
+
+
+def pushed_through(pipeline: Line, requests: int) -> None:
+    """All of it comes to its end, with nothing left."""
+    asked = [pipeline.ask(f"demo{number}") for number in range(requests)]
+    pipeline.settle()
+    for request in asked:
+        for stage in pipeline.workers:
+            assert pipeline.reports[(request, stage)], f"{request} is stuck in {stage}: {stuck(pipeline)}"
+            assert pipeline.report(request, stage).finish_reason == "stop", pipeline.report(request, stage).error
+    gc.collect()
+    pipeline.settle()
+    assert pipeline.is_empty()
+
+
+def stuck(pipeline: Line) -> list[str]:
+    return [
+        f"{stage}: {[work.state.value for work in worker.gate._work.values()]}, holds {worker.gate.rings()}"
+        for stage, worker in pipeline.workers.items()
+    ]
+
+
+@pytest.mark.usefixtures("nothing_left")
+class TestB4Rings:
+    """Whatever its consumers keep, a ring goes on turning over."""
+
+    @pytest.mark.parametrize("seed", range(6))
+    @pytest.mark.parametrize("modes", MODES, ids="-".join)
+    @pytest.mark.parametrize("order", ORDERS, ids="-".join)
+    def test_b4_two_edges_that_join_do_not_lock_small_rings(
+        self, order: Sequence[str], modes: Sequence[str], seed: int
+    ) -> None:
+        with closing(fork_join(order, modes, _some(seed, UP_TO_HALF), seed)) as pipeline:
+            pushed_through(pipeline, 1 + seed % 3)
+
+    @pytest.mark.parametrize("seed", range(6))
+    @pytest.mark.parametrize("order", ORDERS, ids="-".join)
+    def test_b4_a_stage_between_that_keeps_all_does_not_lock_small_rings(self, order: Sequence[str], seed: int) -> None:
+        """J has the direct edge whole before the other begins."""
+        sizes = _some(seed, UP_TO_HALF)
+        for modes in MODES:
+            with closing(fork_join(order, modes, sizes, seed, between="hoards")) as pipeline:
+                pushed_through(pipeline, 1 + seed % 2)
+
+    @pytest.mark.parametrize("seed", range(6))
+    @pytest.mark.parametrize("order", ORDERS, ids="-".join)
+    def test_b4_two_edges_that_join_do_not_lock_when_chunks_are_larger_than_half_a_quota(
+        self, order: Sequence[str], seed: int
+    ) -> None:
+        sizes = _some(seed, [*UP_TO_HALF, *OVER_HALF])
+        for modes in MODES:
+            with closing(fork_join(order, modes, sizes, seed)) as pipeline:
+                pushed_through(pipeline, 1 + seed % 2)
+
+    @pytest.mark.parametrize("large", OVER_HALF)
+    def test_b4_a_chunk_over_half_the_quota_gets_past_a_consumer_that_keeps_its_views(self, large: int) -> None:
+        sizes = [20_000, 20_000, large, 20_000, large]
+        edges = [Edge("s", "j", ring=QUOTA)]
+        engines = {"s": Maker(["j"], sizes), "j": Hoarder(["s"], sizes)}
+        with closing(Line(engines, edges, final=[], seed=1)) as pipeline:
+            pushed_through(pipeline, 1)
+
+    @pytest.mark.parametrize("seed", range(6))
+    def test_b4_requests_that_keep_views_do_not_lock_each_other(self, seed: int) -> None:
+        """All of one ring, two consumers; J keeps."""
+        sizes = _some(seed, UP_TO_HALF)
+        edges = [Edge("s", "j", window=8, ring=QUOTA), Edge("s", "k", window=8, ring=QUOTA)]
+        engines = {"s": Maker(["j", "k"], sizes), "j": Hoarder(["s"], sizes), "k": Copier(["s"], None)}
+        with closing(Line(engines, edges, final=[], seed=seed)) as pipeline:
+            pushed_through(pipeline, 6)
+
+    @pytest.mark.parametrize("seed", range(12))
+    def test_b3_after_aborts_at_any_moment_no_ring_holds_a_byte(self, seed: int) -> None:
+        sizes = _some(seed, [*UP_TO_HALF, *OVER_HALF])
+        with closing(fork_join(ORDERS[seed % 2], MODES[seed % 4], sizes, seed)) as pipeline:
+            asked = [pipeline.ask(f"demo{number}") for number in range(3)]
+            for request in asked:
+                for _ in range(pipeline.chance.randrange(120)):
+                    pipeline.step()
+                pipeline.abort(request)
+            pipeline.settle()
+            gc.collect()
+            pipeline.settle()
+            assert pipeline.each_reported_once()
+            assert pipeline.is_empty()
+
+    @pytest.mark.parametrize("seed", range(12))
+    def test_r2_chunks_that_come_twice_leave_rings_whole(self, seed: int) -> None:
+        with closing(fork_join(ORDERS[seed % 2], MODES[seed % 4], _some(seed, UP_TO_HALF), seed)) as pipeline:
+            pipeline.duplicate = 0.3
+            pushed_through(pipeline, 2)
+
+
+def _some(seed: int, sizes: Sequence[int]) -> list[int]:
+    return [int(size) for size in np.random.default_rng(seed).choice(sizes, 24)]
 
 
 class _Big(Copier):

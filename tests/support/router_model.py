@@ -421,7 +421,7 @@ def observed(effects: list[msg.Effect]) -> Prediction:
         match effect:
             case msg.Record():
                 continue
-            case msg.ToWorker(_, _, frame) if isinstance(frame, wire.Heartbeat):
+            case msg.ToWorker(_, _, frame) if isinstance(frame, wire.Ping):
                 continue
             case msg.ToWorker(replica, incarnation, frame):
                 out[f"{replica}#{incarnation}", getattr(frame, "request_id", "")].append(frame)

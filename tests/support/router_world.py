@@ -117,7 +117,7 @@ class RouterWorld:
     def beats(self, replica: str, state: str) -> None:
         incarnation = self.core.pools.replicas[replica].incarnation
         since = self.stepping.get(replica, self.now) if state == "stepping" else self.now
-        frame = wire.Heartbeat(incarnation, state, int(since * 1e9), "", 0)
+        frame = wire.Heartbeat(incarnation, state, int(since * 1e9), "", [], 0, 0)
         self.feed(msg.WorkerSent(replica, incarnation, frame))
 
     def goes_on(self, job: Job, event: life.Event) -> None:

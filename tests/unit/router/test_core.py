@@ -323,7 +323,14 @@ CLIENT_FRAMES = st.one_of(
 )
 WORKER_FRAMES = st.one_of(
     st.builds(
-        wire.Heartbeat, st.just(1) | NUMBERS, st.sampled_from(["idle", "stepping", "?"]), NUMBERS, TEXTS, NUMBERS
+        wire.Heartbeat,
+        st.just(1) | NUMBERS,
+        st.sampled_from(["idle", "stepping", "?"]),
+        NUMBERS,
+        TEXTS,
+        st.lists(st.builds(wire.RingUse, TEXTS, NUMBERS, NUMBERS), max_size=2),
+        NUMBERS,
+        NUMBERS,
     ),
     st.builds(wire.StageFact, **HEAD, fact=st.sampled_from(["registered", "running", "?"]), at_ns=NUMBERS),
     st.builds(

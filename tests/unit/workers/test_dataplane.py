@@ -47,7 +47,7 @@ class Net:
             replica=replica,
             incarnation=incarnation,
             nonce=nonce,
-            received=lambda peer, frame: inbox.append((peer, frame)),
+            received=lambda peer, frame, _data: inbox.append((peer, frame)),
         )
         made.start()
         self.planes.append(made)

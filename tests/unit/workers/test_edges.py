@@ -115,11 +115,10 @@ class TestOutEdge:
                 edge.put(Chunk({"n": put}))
             elif move == "next":
                 may = went < put and went - edge.consumed < window
-                chunk = edge.next(5)
-                assert (chunk is not None) is may
-                if chunk is not None:
+                assert (edge.next is not None) is may
+                if may:
                     went += 1
-                    assert chunk.meta["n"] == went
+                    assert edge.pop(5).meta["n"] == went
             else:
                 edge.credit(edge.consumed + 1)
             assert edge.sent == went
@@ -130,7 +129,7 @@ class TestOutEdge:
         edge = out_edge(3)
         for _ in range(3):
             edge.put(Chunk())
-            edge.next(1)
+            edge.pop(1)
         for consumed, expected in ((2, 2), (1, 2), (-1, 2), (99, 3), (0, 3)):
             edge.credit(consumed)
             assert edge.consumed == expected
@@ -139,17 +138,19 @@ class TestOutEdge:
         edge = out_edge(1)
         edge.put(Chunk())
         edge.put(Chunk())
-        edge.next(1)
+        edge.pop(1)
         assert edge.full
         edge.close()
         edge.put(Chunk())
-        assert (edge.full, edge.open, len(edge.waiting), edge.next(2)) == (False, False, 0, None)
+        assert (edge.full, edge.open, len(edge.waiting), edge.next) == (False, False, 0, None)
 
     def test_b1_a_relay_edge_is_never_full_but_bounded_in_bytes(self) -> None:
         edge = out_edge(1, "relay")
         for _ in range(5):
             edge.put(Chunk({"n": 1}))
-        assert [edge.next(1) is not None for _ in range(6)] == [True] * 5 + [False]
+        for _ in range(5):
+            assert edge.next is edge.pop(1)
+        assert edge.next is None
         edge.put(sized(wire.CONTENT_BYTES))
         with pytest.raises(StageError, match="the output for code2wav is over 67043328 bytes"):
             edge.put(sized(1))
@@ -159,6 +160,6 @@ class TestOutEdge:
         assert edge.count() == wire.EdgeCount("code2wav", 0, 0, 0, 0)
         edge.put(sized(100))
         edge.put(Chunk({"word": "né", "n": 5}))
-        edge.next(7)
-        edge.next(9)
+        edge.pop(7)
+        edge.pop(9)
         assert edge.count() == wire.EdgeCount("code2wav", 2, 103, 7, 9)
