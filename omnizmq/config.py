@@ -44,6 +44,7 @@ Count = Annotated[int, Meta(ge=1, le=1_000_000)]
 CountOrNone = Annotated[int, Meta(ge=0, le=1_000_000)]
 MessageBytes = Annotated[int, Meta(ge=1, le=CONTENT_BYTES)]
 Seconds = Annotated[float, Meta(gt=0, le=86_400)]
+RingMib = Annotated[int, Meta(ge=1, le=1 << 20)]
 SecondsOrNone = Annotated[float, Meta(ge=0, le=86_400)]
 ParamValue = Annotated[Param, Meta(description="a string, a number, true, false, or a flat list or table of these,")]
 Days = Annotated[float, Meta(gt=0, le=36_500)]
@@ -111,8 +112,10 @@ class EdgeConfig(Section, frozen=True):
     window_chunks: Count = 32
     """Chunks of one request that may be unconsumed; beyond it that request is parked at the producer."""
 
-    ring_mib: Count = 64
-    """A quota in the producer's shared-memory ring (reserved: chunks go inline today)."""
+    ring_mib: RingMib = 64
+    """What the edge may hold of its producer's shared-memory ring, which is the sum over the edges out of a stage and is
+    allocated whole at the start. Each replica of the consumer gets an equal part. Where it is full, requests pause; more
+    lets a consumer lag further behind. Chunks of up to 16 KiB do not need it, nor do relay edges."""
 
     input_timeout_s: Seconds = 60.0
     """A consumer whose input stays away this long fails with `input_timeout` (R4; reserved)."""

@@ -238,7 +238,7 @@ class Gate:
         if not edge.take(frame.seq):
             self.late += 1
             return
-        chunk = _opened(frame, data)
+        chunk = _opened(edge, frame, data)
         if edge.source.mode != "chunk":
             edge.hold(_own(chunk, frame))  # a payload edge is fed once, whole
             self._credit(work, edge, 1)
@@ -583,14 +583,16 @@ class Gate:
                 self._flush(work)
 
 
-def _opened(frame: wire.ChunkFrame | wire.RingChunk, data: SlotData) -> Chunk:
+def _opened(edge: InEdge, frame: wire.ChunkFrame | wire.RingChunk, data: SlotData) -> Chunk:
     """The chunk, its arrays over the frame's or the slot's own bytes."""
     if isinstance(frame, wire.ChunkFrame):
         return unpack_chunk(frame)
     if isinstance(data, np.ndarray):
         return unpack_slot(frame, data)
+    source = edge.source
+    text = f"chunk {frame.seq} of {source.replica} cannot be read: {data}"
     error = StageError if data is None or isinstance(data, RingError) else ReplicaLostError
-    raise error(f"chunk {frame.seq} from {frame.source} cannot be read: {data}", stage=frame.source)
+    raise error(text, stage=source.stage, replica=source.replica)
 
 
 def _own(chunk: Chunk, frame: wire.ChunkFrame | wire.RingChunk) -> Chunk:

@@ -17,7 +17,7 @@ from importlib.metadata import entry_points
 from pathlib import Path
 
 from omnizmq import protocol as wire
-from omnizmq.errors import ConfigError, LaunchError, OmnizmqError, ProtocolError, StageError
+from omnizmq.errors import ConfigError, OmnizmqError, ProtocolError, StageError
 from omnizmq.shm.memory import SharedMemoryError
 from omnizmq.shm.ring import RingWriter
 from omnizmq.transport import Dealer, make_context
@@ -160,8 +160,8 @@ class Worker:
         try:
             self._plane.ring = RingWriter(nbytes)
         except SharedMemoryError as error:
-            raise LaunchError(
-                f"no ring for the edges out of {self._spec.stage} (the sum of their ring_mib): {error}"
+            raise ConfigError(
+                f"the ring of stage {self._spec.stage} is the sum of its edges' ring_mib: {error}"
             ) from error
 
     def _post(self, call: Callable[[], None]) -> None:

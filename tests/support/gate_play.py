@@ -5,11 +5,17 @@ The worker is `talker/0`, incarnation 7, between `thinker/0` (3) and `code2wav/0
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
+import numpy as np
+from numpy.typing import NDArray
+
 from omnizmq import protocol as wire
-from omnizmq.errors import OmnizmqError
+from omnizmq.errors import OmnizmqError, StageError
+from omnizmq.shm.ledger import Slot
+from omnizmq.shm.memory import SharedMemoryError
+from omnizmq.workers.chunks import describe_arrays, pack_arrays, slot_bytes
 from omnizmq.workers.core import Gate
 from omnizmq.workers.engine import Audio, Chunk, EngineRequest, StageOutput
 from omnizmq.workers.messages import (
@@ -22,17 +28,22 @@ from omnizmq.workers.messages import (
     EngineRan,
     EngineTook,
     FeedEngine,
+    FreeSlot,
     GateCommand,
     GateEvent,
     HoldEngine,
+    MeetConsumer,
     PeerSent,
     PeerUnreachable,
     RouterSent,
     RunEngine,
+    SlotUnwritten,
     ToConsumer,
     ToProducer,
     ToRouter,
+    WriteSlot,
 )
+from omnizmq.workers.ring import Share
 from support.playbook import Playbook
 
 STAGE, REPLICA, INCARNATION = "talker", "talker/0", 7
@@ -56,9 +67,15 @@ THINKER, CODE2WAV = source(), target()
 class GatePlay(Playbook[GateEvent, GateCommand]):
     """A gate without a request. `now` may be set; times of facts are it."""
 
-    def __init__(self, *, ready: str = "all", targets: Sequence[str] = ("code2wav", "captions")) -> None:
+    def __init__(
+        self,
+        *,
+        ready: str = "all",
+        targets: Sequence[str] = ("code2wav", "captions"),
+        shares: Mapping[str, Share] | None = None,
+    ) -> None:
         self.now = NOW
-        self.gate = Gate(STAGE, REPLICA, INCARNATION, ready, targets)
+        self.gate = Gate(STAGE, REPLICA, INCARNATION, ready, targets, shares)
         super().__init__(lambda event: self.gate.handle(event, self.now))
 
     def drops(self, event: GateEvent) -> None:
@@ -164,12 +181,92 @@ def edge_failed(error: wire.ErrorInfo, stage: str = "thinker") -> PeerSent:
     return by(stage, wire.EdgeFailed(RID, 1, _INCARNATIONS[stage], stage, error))
 
 
-def gives_credit(consumed: int, stage: str = "code2wav") -> PeerSent:
-    return by(stage, wire.EdgeCredit(RID, 1, _INCARNATIONS[stage], stage, consumed))
+def gives_credit(consumed: int, stage: str = "code2wav", rid: str = RID) -> PeerSent:
+    return by(stage, wire.EdgeCredit(rid, 1, _INCARNATIONS[stage], stage, consumed))
 
 
-def closes(stage: str = "code2wav") -> PeerSent:
-    return by(stage, wire.EdgeClosed(RID, 1, _INCARNATIONS[stage], stage))
+def closes(stage: str = "code2wav", rid: str = RID) -> PeerSent:
+    return by(stage, wire.EdgeClosed(rid, 1, _INCARNATIONS[stage], stage))
+
+
+# --- Rings ---------------------------------------------------------------------------------------------------------
+
+
+def rows(nbytes: int, number: int = 1) -> Chunk:
+    """A chunk with so many bytes in one array. It compares with itself alone."""
+    return Chunk({"n": number}, {"rows": np.full(nbytes, number, np.uint8)})
+
+
+def answers(stage: str = "code2wav", refused: str | None = None) -> PeerSent:
+    return by(stage, wire.RingAnswer(1, refused))
+
+
+def frees(*slots: int, stage: str = "code2wav", incarnation: int | None = None) -> PeerSent:
+    return by(stage, wire.SlotsFreed(list(slots)), incarnation)
+
+
+def unwritten(slot: Slot, why: str = "boom", rid: str = RID) -> SlotUnwritten:
+    return SlotUnwritten(engine_id(rid), slot, StageError(why))
+
+
+def ring_chunk(
+    seq: int,
+    chunk: Chunk,
+    stage: str = "thinker",
+    slot: int = 1,
+    data: NDArray[np.uint8] | SharedMemoryError | None = None,
+) -> PeerSent:
+    """From a producer, with what its reader found there."""
+    frame = wire.RingChunk(
+        request_id=RID,
+        attempt=1,
+        incarnation=_INCARNATIONS[stage],
+        source=stage,
+        seq=seq,
+        meta=dict(chunk.meta),
+        arrays=describe_arrays(chunk),
+        slot=slot,
+        offset=64,
+        nbytes=slot_bytes(chunk),
+        spill=None,
+    )
+    return PeerSent(f"{stage}/0", _INCARNATIONS[stage], frame, data)
+
+
+def meets(to: wire.Target = CODE2WAV, quota: int = 0) -> MeetConsumer:
+    return MeetConsumer(to, quota)
+
+
+def writes(chunk: Chunk, slot: int, offset: int | None, *sends: tuple[int, wire.Target], rid: str = RID) -> WriteSlot:
+    """The chunk into slot number `slot`, then its frame, with each edge's own number, to each consumer."""
+    place = Slot(slot, offset, slot_bytes(chunk))
+    frames = [
+        wire.RingChunk(
+            request_id=rid,
+            attempt=1,
+            incarnation=INCARNATION,
+            source=STAGE,
+            seq=seq,
+            meta=dict(chunk.meta),
+            arrays=describe_arrays(chunk),
+            slot=slot,
+            offset=offset,
+            nbytes=place.nbytes,
+            spill=None,
+        )
+        for seq, _ in sends
+    ]
+    targets = [to for _, to in sends]
+    return WriteSlot(engine_id(rid), place, chunk, list(zip(targets, frames, strict=True)))
+
+
+def frees_slot(slot: int, offset: int | None, nbytes: int) -> FreeSlot:
+    return FreeSlot(Slot(slot, offset, nbytes))
+
+
+def sent_inline(seq: int, chunk: Chunk, to: wire.Target = CODE2WAV, rid: str = RID) -> ToConsumer:
+    frame = wire.ChunkFrame(rid, 1, INCARNATION, STAGE, seq, dict(chunk.meta), pack_arrays(chunk))
+    return ToConsumer(to, frame)
 
 
 # --- What the engine says ------------------------------------------------------------------------------------------
@@ -184,19 +281,24 @@ def ran(at_ns: int = NOW) -> EngineRan:
 
 
 def made(
-    content: str | Audio | None = None, *, to: dict[str, Sequence[Chunk]] | None = None, at_ns: int = NOW, **fields: Any
+    content: str | Audio | None = None,
+    *,
+    to: dict[str, Sequence[Chunk]] | None = None,
+    at_ns: int = NOW,
+    rid: str = RID,
+    **fields: Any,
 ) -> EngineMade:
-    return EngineMade(StageOutput(engine_id(), content, to or {}, **fields), at_ns)
+    return EngineMade(StageOutput(engine_id(rid), content, to or {}, **fields), at_ns)
 
 
-def engine_failed(error: OmnizmqError) -> EngineFailed:
-    return EngineFailed(engine_id(), error)
+def engine_failed(error: OmnizmqError, rid: str = RID) -> EngineFailed:
+    return EngineFailed(engine_id(rid), error)
 
 
-def aborted(*contents: str, **fields: Any) -> EngineAborted:
+def aborted(*contents: str, rid: str = RID, **fields: Any) -> EngineAborted:
     """With the contents that existed; `fields` are those of a last output without content."""
-    outputs = [StageOutput(engine_id(), content) for content in contents]
-    return EngineAborted(engine_id(), outputs + ([StageOutput(engine_id(), **fields)] if fields else []))
+    outputs = [StageOutput(engine_id(rid), content) for content in contents]
+    return EngineAborted(engine_id(rid), outputs + ([StageOutput(engine_id(rid), **fields)] if fields else []))
 
 
 # --- What the gate orders ------------------------------------------------------------------------------------------
@@ -219,8 +321,8 @@ def run(rid: str = RID) -> RunEngine:
     return RunEngine(engine_id(rid))
 
 
-def hold() -> HoldEngine:
-    return HoldEngine(engine_id())
+def hold(rid: str = RID) -> HoldEngine:
+    return HoldEngine(engine_id(rid))
 
 
 def forget(rid: str = RID) -> AbortEngine:
@@ -240,12 +342,12 @@ def sent(seq: int, number: int | None = None, to: wire.Target = CODE2WAV) -> ToC
     return ToConsumer(to, wire.ChunkFrame(RID, 1, INCARNATION, STAGE, seq, meta, []))
 
 
-def ended(total: int, to: wire.Target = CODE2WAV) -> ToConsumer:
-    return ToConsumer(to, wire.EdgeEnd(RID, 1, INCARNATION, STAGE, total))
+def ended(total: int, to: wire.Target = CODE2WAV, rid: str = RID) -> ToConsumer:
+    return ToConsumer(to, wire.EdgeEnd(rid, 1, INCARNATION, STAGE, total))
 
 
-def failed_on_edge(error: wire.ErrorInfo, to: wire.Target = CODE2WAV) -> ToConsumer:
-    return ToConsumer(to, wire.EdgeFailed(RID, 1, INCARNATION, STAGE, error))
+def failed_on_edge(error: wire.ErrorInfo, to: wire.Target = CODE2WAV, rid: str = RID) -> ToConsumer:
+    return ToConsumer(to, wire.EdgeFailed(rid, 1, INCARNATION, STAGE, error))
 
 
 def output(seq: int, content: str | wire.Content | None, *, last: bool = False) -> ToRouter:

@@ -1,5 +1,5 @@
-"""A pipeline's workers in one thread: real gates, runners and engines, frames encoded on every way between them, and a
-seeded scheduler that decides whose turn it is.
+"""A pipeline's workers in one thread: real gates, runners, engines and rings, frames encoded on every way between them,
+and a seeded scheduler that decides whose turn it is.
 
 Each way (router to worker, producer to consumer and back, gate to engine thread and back) keeps its own order; between
 two ways there is none. The router here does the least that a router must: it submits consumers before producers, hands
@@ -11,14 +11,24 @@ from __future__ import annotations
 import random
 from collections import defaultdict, deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from typing import Any, NamedTuple
+from functools import partial
+from typing import Any, NamedTuple, cast
 
 import msgspec
+import numpy as np
+from numpy.typing import NDArray
 
 from omnizmq import protocol as wire
+from omnizmq.errors import StageError
+from omnizmq.shm.ledger import Slot
+from omnizmq.shm.memory import SharedMemoryError
+from omnizmq.shm.ring import RingReader, RingWriter, Segment
 from omnizmq.workers import messages as m
 from omnizmq.workers.core import Gate
+from omnizmq.workers.dataplane import DataPlane
 from omnizmq.workers.engine import Engine
+from omnizmq.workers.peers import Peers
+from omnizmq.workers.ring import Share
 from omnizmq.workers.runner import EngineRunner
 
 SUFFIX = "-0123456789abcdef"
@@ -29,6 +39,7 @@ class Edge(NamedTuple):
     target: str
     mode: str = "chunk"
     window: int = 3
+    ring: int = 0  # bytes of the producer's ring that the consumer may hold; 0: all goes inline
 
 
 class Way:
@@ -47,16 +58,94 @@ class Way:
         return self._unpacker.unpack(self.messages.popleft())
 
 
-class Worker:
-    """One stage: its gate, and its engine behind two queues."""
+class Plane:
+    """A worker's data plane without sockets: its frames are put on the ways of the line, its rings are real."""
 
-    def __init__(self, stage: str, engine: Engine, ready: str, targets: Sequence[str], now: Callable[[], int]) -> None:
+    def __init__(self, line: Line, stage: str, ring: RingWriter | None) -> None:
+        self.ring = ring
+        self.readers: dict[str, RingReader] = {}  # by producer
+        self.freed: set[str] = set()  # producers that have something to hear of
+        self._line = line
+        self._stage = stage
+
+    def meet(self, target: wire.Target, quota: int) -> None:
+        if self.ring is not None:
+            segment = wire.Segment(*_fields(self.ring.segment))
+            self._line.to_consumer(self._stage, target, wire.RingOffer(self.ring.id, segment, quota))
+
+    def write(self, slot: Slot, fill: Callable[[NDArray[np.uint8]], None]) -> wire.Segment | None:
+        assert self.ring is not None
+        try:
+            spill = self.ring.write(slot, fill)
+        except SharedMemoryError as error:
+            raise StageError(f"no memory: {error}") from error
+        return None if spill is None else wire.Segment(*_fields(spill))
+
+    def free(self, slot: Slot) -> None:
+        if self.ring is not None:
+            self.ring.free(slot)
+
+    def to_consumer(self, target: wire.Target, frame: wire.ProducerToConsumer) -> None:
+        self._line.to_consumer(self._stage, target, frame)
+
+    def to_producer(self, source: wire.Source, frame: wire.ConsumerToProducer) -> None:
+        self._line.to_producer(self._stage, source.stage, frame)
+
+    def drop(self, peer: tuple[str, int]) -> None:
+        reader = self.readers.pop(peer[0].partition("/")[0], None)
+        if reader is not None:
+            reader.close()
+
+    # --- As a consumer ---------------------------------------------------------------------------------------------
+
+    def map(self, producer: str, offer: wire.RingOffer) -> wire.RingAnswer:
+        segment = Segment(*_fields(offer.segment))
+        self.readers[producer] = RingReader(offer.ring, segment, offer.quota, partial(self.freed.add, producer))
+        return wire.RingAnswer(offer.ring, None)
+
+    def read(self, producer: str, frame: wire.RingChunk) -> NDArray[np.uint8] | SharedMemoryError:
+        spill = None if frame.spill is None else Segment(*_fields(frame.spill))
+        try:
+            return self.readers[producer].take(frame.slot, frame.offset, frame.nbytes, spill)
+        except SharedMemoryError as error:
+            if frame.slot not in self.readers[producer]._live:  # a frame that came twice: its slot is in use
+                self._line.to_producer(self._stage, producer, wire.SlotsFreed([frame.slot]))
+            return error
+
+    def take_freed(self, producer: str) -> None:
+        self.freed.discard(producer)
+        slots = self.readers[producer].take_freed() if producer in self.readers else []
+        if slots:
+            self._line.to_producer(self._stage, producer, wire.SlotsFreed(slots))
+
+    def close(self) -> None:
+        for reader in self.readers.values():
+            reader.close()
+        if self.ring is not None:
+            self.ring.close()
+
+    def is_empty(self) -> bool:
+        """No view is alive, nothing that was freed is untold, no spilled record has a segment left."""
+        return not (
+            self.freed
+            or any(reader._live for reader in self.readers.values())
+            or (self.ring is not None and self.ring._spills)
+        )
+
+
+class Worker:
+    """One stage: its gate, its engine behind two queues, and what carries out its gate's orders towards its peers."""
+
+    def __init__(self, stage: str, engine: Engine, gate: Gate, plane: Plane, now: Callable[[], int]) -> None:
         self.stage = stage
         self.engine = engine
-        self.gate = Gate(stage, f"{stage}/0", 1, ready, targets)
+        self.gate = gate
+        self.plane = plane
         self.runner = EngineRunner(engine, now)
         self.orders: deque[m.EngineCommand] = deque()
         self.said: deque[list[m.EngineEvent]] = deque()
+        self.later: deque[m.GateEvent] = deque()
+        self.peers = Peers(cast("DataPlane", plane), stage, f"{stage}/0", self.later.append)
         self.asleep = True
 
     def turn(self) -> None:
@@ -86,10 +175,7 @@ class Line:
         self.final = set(final)
         self.chance = random.Random(seed)
         self.now = 0
-        self.workers = {
-            stage: Worker(stage, engine, ready, [edge.target for edge in edges if edge.source == stage], self._clock)
-            for stage, engine in engines.items()
-        }
+        self.workers = {stage: self._worker(stage, engine, ready) for stage, engine in engines.items()}
         self.reports: dict[tuple[str, str], list[wire.StageFinished]] = defaultdict(list)
         self.outputs: dict[str, list[wire.Output]] = defaultdict(list)
         self.facts: list[tuple[str, str, str]] = []  # request, stage, fact, in the order in which the router heard
@@ -108,6 +194,18 @@ class Line:
     def _clock(self) -> int:
         self.now += 1
         return self.now
+
+    def _worker(self, stage: str, engine: Engine, ready: str) -> Worker:
+        out = [edge for edge in self.edges if edge.source == stage]
+        shares = {edge.target: Share(edge.ring, edge.ring) for edge in out if edge.ring and edge.mode != "relay"}
+        size = sum(share.capacity for share in shares.values())
+        gate = Gate(stage, f"{stage}/0", 1, ready, [edge.target for edge in out], shares)
+        return Worker(stage, engine, gate, Plane(self, stage, RingWriter(size) if size else None), self._clock)
+
+    def close(self) -> None:
+        """A line with rings has descriptors."""
+        for worker in self.workers.values():
+            worker.plane.close()
 
     # --- The caller ------------------------------------------------------------------------------------------------
 
@@ -158,6 +256,11 @@ class Line:
                 yield lambda worker=worker: self._router_sent(worker)  # type: ignore[misc]
             if self._to_router[stage].messages:
                 yield lambda stage=stage: self._worker_sent(stage)  # type: ignore[misc]
+        for worker in self.workers.values():
+            if worker.later:
+                yield lambda worker=worker: self._feed_all(worker, [worker.later.popleft()])  # type: ignore[misc]
+            for producer in sorted(worker.plane.freed):
+                yield partial(worker.plane.take_freed, producer)
         for (source, target), way in self._forward.items():
             if way.messages:
                 yield lambda way=way, to=target, by=source: self._peer_sent(way, to, by)  # type: ignore[misc]
@@ -176,21 +279,25 @@ class Line:
         match command:
             case m.ToRouter():
                 self._to_router[worker.stage].put(command.frame)
-            case m.ToConsumer():
-                key = (worker.stage, command.target.stage)
-                self._forward[key].put(command.frame)
-                self._count(key, command.frame)
-                if self.chance.random() < self.duplicate:
-                    self._forward[key].put(command.frame)
-            case m.ToProducer():
-                self._back[(command.source.stage, worker.stage)].put(command.frame)
-            case m.DropPeer():
-                pass
-            case _:
+            case (
+                m.AddToEngine() | m.FeedEngine() | m.EndEngineInput() | m.RunEngine() | m.HoldEngine() | m.AbortEngine()
+            ):
                 worker.orders.append(command)
+            case _:
+                worker.peers.carry_out(command)
+
+    def to_consumer(self, stage: str, target: wire.Target, frame: wire.ProducerToConsumer) -> None:
+        key = (stage, target.stage)
+        self._forward[key].put(frame)
+        self._count(key, frame)
+        if not isinstance(frame, wire.RingOffer) and self.chance.random() < self.duplicate:
+            self._forward[key].put(frame)
+
+    def to_producer(self, stage: str, producer: str, frame: wire.ConsumerToProducer) -> None:
+        self._back[(producer, stage)].put(frame)
 
     def _count(self, key: tuple[str, str], frame: object) -> None:
-        if isinstance(frame, wire.ChunkFrame):
+        if isinstance(frame, wire.ChunkFrame | wire.RingChunk):
             self._unread[(*key, frame.request_id)] += 1
             self.most_unread[key] = max(self.most_unread[key], self._unread[(*key, frame.request_id)])
 
@@ -203,10 +310,16 @@ class Line:
         frame = way.take()
         if frame is None:
             return
+        plane, data = self.workers[to].plane, None
+        if isinstance(frame, wire.RingOffer):
+            self.to_producer(to, by, plane.map(by, frame))
+            return
+        if isinstance(frame, wire.RingChunk):
+            data = plane.read(by, frame)
         if isinstance(frame, wire.EdgeCredit):
             sent = self._unread[(to, by, frame.request_id)]
             self._unread[(to, by, frame.request_id)] = min(sent, self._sent(to, by, frame) - frame.consumed)
-        self._feed_all(self.workers[to], [m.PeerSent(f"{by}/0", 1, frame)])
+        self._feed_all(self.workers[to], [m.PeerSent(f"{by}/0", 1, frame, data)])
 
     def _sent(self, producer: str, consumer: str, frame: wire.EdgeCredit) -> int:
         work = self.workers[producer].gate._work.get((frame.request_id, frame.attempt))
@@ -289,14 +402,26 @@ class Line:
     # --- What must hold at the end ---------------------------------------------------------------------------------
 
     def is_empty(self) -> bool:
-        """B3: no gate, no runner and no way holds anything of any request."""
+        """B3: no gate, no runner, no way and no ring holds anything of any request."""
         ways = [*self._to_router.values(), *self._from_router.values(), *self._forward.values(), *self._back.values()]
         return (
             not any(worker.gate.live or worker.gate._by_engine_id for worker in self.workers.values())
             and not any(worker.runner._requests or worker.orders for worker in self.workers.values())
             and not any(way.messages or way._unpacker._open for way in ways)
+            and all(worker.plane.is_empty() and _is_free(worker.gate) for worker in self.workers.values())
         )
 
     def each_reported_once(self) -> bool:
         """C2: every submission has exactly one report."""
         return {key: len(self.reports[key]) for key in self.submitted} == dict.fromkeys(self.submitted, 1)
+
+
+def _is_free(gate: Gate) -> bool:
+    """Nothing of its ring is reserved, and nobody stands in line for it."""
+    ring = gate._ring
+    free = not (ring._ledger.used or ring._ledger.spilled or ring._ledger._records or any(ring._lines.values()))
+    return free and not any(use.used for use in gate.rings())
+
+
+def _fields(segment: Segment | wire.Segment) -> tuple[int, int, int, int, int]:
+    return segment.pid, segment.fd, segment.inode, segment.device, segment.nbytes
