@@ -1,6 +1,8 @@
 """The engine thread: loads the engine, then runs it. Everything it has to say goes through one callback.
 
 It sleeps on its queue while there is nothing to do, so nothing spins; a command or the engine's `wake` ends the sleep.
+It also waits when what it said `AHEAD` turns ago has not been heard yet: what an engine has made and no gate has seen
+is bounded (B1), and a busy engine lets the socket thread have the interpreter.
 """
 
 from __future__ import annotations
@@ -19,6 +21,9 @@ from omnizmq.workers.runner import EngineRunner
 
 log = logging.getLogger(__name__)
 
+AHEAD = 2
+"""Turns. One that is heard while the next one runs, so that neither thread waits for the other in the ordinary case."""
+
 
 class _Wake:
     """Something may have changed: look."""
@@ -29,7 +34,8 @@ class _Stop:
 
 
 class EngineThread:
-    """`loaded(None)` or `loaded(error)` is called once, `said` for every batch of events; both in this thread."""
+    """`loaded(None)` or `loaded(error)` is called once, `said` for every batch of events; both in this thread. Whoever
+    has handled a batch calls `heard`."""
 
     def __init__(
         self,
@@ -43,6 +49,7 @@ class EngineThread:
         self._said = said
         self._queue: SimpleQueue[EngineCommand | _Wake | _Stop] = SimpleQueue()
         self._woken = threading.Event()
+        self._ahead = threading.Semaphore(AHEAD)
         self._runner: EngineRunner | None = None
         self._started_ns = time.monotonic_ns()
         self._thread = threading.Thread(target=self._main, name="engine", daemon=True)
@@ -63,9 +70,14 @@ class EngineThread:
             self._woken.set()
             self._queue.put(_Wake())
 
+    def heard(self) -> None:
+        """A batch of events has been handled. Call it from any thread."""
+        self._ahead.release()
+
     def stop(self, timeout_s: float) -> bool:
         """Whether the engine was closed within that time."""
         self._queue.put(_Stop())
+        self.heard()  # it must not wait for who does not listen any more
         self._thread.join(timeout_s)
         return not self._thread.is_alive()
 
@@ -108,6 +120,7 @@ class EngineThread:
         made = runner.round()
         events += made or ()
         if events:
+            self._ahead.acquire()
             self._said(events)
         return made is None
 

@@ -47,6 +47,9 @@ from omnizmq.workers.thread import EngineThread
 log = logging.getLogger(__name__)
 
 CLOSE_TIMEOUT_S = 2.0
+SWITCH_INTERVAL_S = 0.0005
+"""How long an engine that computes in Python keeps the interpreter while the socket thread wants it. Python's own 5 ms
+are felt at every step of a chunk's way; less than this gains nothing (docs/performance.md)."""
 FAILED_LINGER_S = 5.0
 
 
@@ -193,8 +196,11 @@ class Worker:
         self._post(lambda: self._handle_all(events))
 
     def _handle_all(self, events: list[EngineEvent]) -> None:
-        for event in events:
-            self._handle(event)
+        try:
+            for event in events:
+                self._handle(event)
+        finally:
+            self._thread.heard()
 
     # --- Frames in -------------------------------------------------------------------------------------------------
 
@@ -280,6 +286,7 @@ async def _run(spec: WorkerSpec) -> int:
 def main() -> None:
     """The process: `python -m omnizmq.workers`, a `WorkerSpec` on standard input."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
+    sys.setswitchinterval(SWITCH_INTERVAL_S)
     spec = decode(sys.stdin.buffer.raw.readline())  # type: ignore[union-attr]
     logging.basicConfig(
         level=logging.INFO, stream=sys.stderr, format=f"%(asctime)s {spec.replica} %(levelname)s %(message)s"

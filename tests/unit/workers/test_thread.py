@@ -26,7 +26,7 @@ from omnizmq.workers.messages import (
     FeedEngine,
     RunEngine,
 )
-from omnizmq.workers.thread import EngineThread
+from omnizmq.workers.thread import AHEAD, EngineThread
 
 
 class Desk:
@@ -35,7 +35,15 @@ class Desk:
     def __init__(self, load: Callable[[Callable[[], None]], Engine]) -> None:
         self.loaded: list[Exception | None] = []
         self.events: list[EngineEvent] = []
-        self.thread = EngineThread(load, loaded=self.loaded.append, said=self.events.extend)
+        self.batches = 0
+        self.hears = True
+        self.thread = EngineThread(load, loaded=self.loaded.append, said=self.said)
+
+    def said(self, events: list[EngineEvent]) -> None:
+        self.events += events
+        self.batches += 1
+        if self.hears:
+            self.thread.heard()
 
     def request(self, id_: str = "a") -> None:
         self.thread.put(AddToEngine(EngineRequest(id_, None, {}, external_id=id_)))
@@ -267,6 +275,30 @@ class _Meddling(threading.Event):
         self.meddled += 1
         if self.meddled % 2:
             self._to_wake.wake()
+
+
+class TestAhead:
+    def test_b1_the_engine_waits_until_what_it_said_has_been_heard(self) -> None:
+        engine = Copier()
+        with running(lambda wake: engine) as desk:  # noqa: ARG005
+            desk.hears = False
+            desk.request()
+            desk.feed("a", *range(100))
+            for heard in range(5):
+                assert eventually(
+                    lambda heard=heard: len(engine.stepped) == AHEAD + heard + 1
+                )  # the last one is unsaid
+                assert desk.batches == AHEAD + heard
+                desk.thread.heard()
+
+    def test_f6_an_engine_that_waits_for_nobody_to_hear_it_is_stopped(self) -> None:
+        engine = Copier()
+        with running(lambda wake: engine) as desk:  # noqa: ARG005
+            desk.hears = False
+            desk.request()
+            desk.feed("a", *range(100))
+            assert eventually(lambda: len(engine.stepped) == AHEAD + 1)
+        assert engine.closed == 1
 
 
 class TestNoSpinning:
