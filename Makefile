@@ -1,17 +1,22 @@
 # `make demo` speaks, `make test` checks. Both make their own environment in .venv and need Python 3.11 or newer.
+# `make stress` sends chunks through rings while processes are killed, for some minutes; `make bench` measures.
 
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
+STRESS ?= --chunks 100000 --kills 100
 export PROMPT ?= What is the capital of France?
 
-.PHONY: demo test lint format bench clean
+.PHONY: demo test stress lint format bench clean
 
 demo: $(VENV)/.embedded
 	$(BIN)/omnizmq chat "$$PROMPT" --modalities text,audio --config embedded --output reply.wav
 
 test: lint
 	$(BIN)/python -m pytest
+
+stress: $(VENV)/.dev
+	cd tests && ../$(BIN)/python -m support.stress $(STRESS)
 
 lint: $(VENV)/.dev
 	$(BIN)/ruff format --check .

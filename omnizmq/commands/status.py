@@ -41,6 +41,9 @@ def _render(document: dict[str, Any]) -> str:
                 f"{replica['engine']} for {replica['engine_s']:.1f} s, pid {replica['pid']}, "
                 f"{replica['restarts']} restarts"
             )
+    for ring in document["rings"]:
+        used, capacity = ring["used_bytes"] / (1 << 20), ring["capacity_bytes"] / (1 << 20)
+        lines.append(f"  {ring['edge']:<26} {used:.1f} of {capacity:.0f} MiB of the ring of {ring['replica']}")
     counted = {name: count for name, count in document["counters"].items() if count}
     lines.append("counters: " + (", ".join(f"{name} {count}" for name, count in counted.items()) or "none yet"))
     return "\n".join(lines)
