@@ -1,8 +1,9 @@
 """ZeroMQ sockets on an asyncio loop, drained without `zmq.asyncio`.
 
 The loop watches each socket's own descriptor and takes up to `BATCH` messages a wake-up; that costs a third of the CPU
-of `zmq.asyncio`. The descriptor is edge-triggered: after every send and every receive the events are looked at again,
-and a slow safety tick catches what slips through.
+of `zmq.asyncio`. The descriptor is edge-triggered: after sending and after receiving the events are looked at again
+(once for all that a batch of messages sends on), and a slow safety tick, one for all sockets of a loop, catches what
+slips through.
 
 Sending never blocks. What a full peer cannot take is queued for that peer alone, up to a limit where nothing else
 bounds it. The messages of one `send` go together or not at all, and in order: nothing that is sent later gets in
@@ -16,6 +17,7 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from collections.abc import Callable, Iterable
+from weakref import WeakKeyDictionary
 
 import zmq
 
@@ -26,6 +28,14 @@ HIGH_WATER_MARK = 4096
 SAFETY_TICK_S = 1.0
 RETRY_S = 0.01
 LINGER_MS = 200
+
+# Plain numbers: pyzmq's own are enumerations, and to combine two of those takes longer than to send a message.
+_NOBLOCK = int(zmq.NOBLOCK)
+_MORE_FOLLOWS = int(zmq.SNDMORE | zmq.NOBLOCK)
+_RCVMORE = int(zmq.RCVMORE)
+_EVENTS = int(zmq.EVENTS)
+_POLLIN = int(zmq.POLLIN)
+_POLLOUT = int(zmq.POLLOUT)
 
 
 class PeerGoneError(Exception):
@@ -42,26 +52,59 @@ def make_context() -> zmq.Context[zmq.Socket[bytes]]:
     return context
 
 
+class _Sockets:
+    """What the sockets of one loop share: the safety tick, and the second look at those that sent during a drain."""
+
+    def __init__(self) -> None:
+        self.draining = False
+        self.sent: set[_Drained] = set()
+        self._started: set[_Drained] = set()
+        self._tick: asyncio.TimerHandle | None = None
+
+    def add(self, socket: _Drained) -> None:
+        self._started.add(socket)
+        if self._tick is None:
+            self._look()
+
+    def remove(self, socket: _Drained) -> None:
+        self.sent.discard(socket)
+        self._started.discard(socket)
+        if self._tick is not None and not self._started:
+            self._tick.cancel()
+            self._tick = None
+
+    def drained(self) -> None:
+        """The drain is over."""
+        self.draining = False
+        while self.sent:
+            self.sent.pop().look_again()
+
+    def _look(self) -> None:
+        self._tick = asyncio.get_running_loop().call_later(SAFETY_TICK_S, self._look)
+        for socket in self._started:
+            socket.look_again()
+
+
+_sockets: WeakKeyDictionary[asyncio.AbstractEventLoop, _Sockets] = WeakKeyDictionary()
+
+
 class _Drained:
     """A socket, its reader on the loop, and what waits to be sent. `malformed` counts messages of too many frames."""
 
-    def __init__(
-        self, context: zmq.Context[zmq.Socket[bytes]], kind: int, frames: int, received: Callable[[list[bytes]], None]
-    ) -> None:
+    def __init__(self, context: zmq.Context[zmq.Socket[bytes]], kind: int) -> None:
         self.malformed = 0
         self.socket = context.socket(kind)
         self.socket.setsockopt(zmq.MAXMSGSIZE, FRAME_BYTES)
         self.socket.setsockopt(zmq.SNDHWM, HIGH_WATER_MARK)
         self.socket.setsockopt(zmq.RCVHWM, HIGH_WATER_MARK)
         self._fd = int(self.socket.getsockopt(zmq.FD))
-        self._frames = frames
         # A full DEALER says when there is room; a ROUTER always says that there is, for some peer.
-        self._retry_on = zmq.POLLIN | zmq.POLLOUT if kind == zmq.DEALER else zmq.POLLIN
-        self._received = received
+        self._retry_on = _POLLIN | _POLLOUT if kind == zmq.DEALER else _POLLIN
+        self._refused = False  # the last send
         self._loop = asyncio.get_running_loop()
+        self._all = _sockets.setdefault(self._loop, _Sockets())
         self._scheduled = False
         self._closed = False
-        self._tick: asyncio.TimerHandle | None = None
 
     @property
     def closed(self) -> bool:
@@ -70,74 +113,82 @@ class _Drained:
     def start(self) -> None:
         """Begin to receive; call it after bind or connect."""
         self._loop.add_reader(self._fd, self._ready)
-        self._safety_tick()
+        self._all.add(self)
+        self._ready()
 
     def close(self, linger_ms: int = LINGER_MS) -> None:
         if self._closed:
             return
         self._closed = True
         self._loop.remove_reader(self._fd)
-        if self._tick is not None:
-            self._tick.cancel()
+        self._all.remove(self)
         self.socket.close(linger_ms)
 
-    def _safety_tick(self) -> None:
-        self._tick = self._loop.call_later(SAFETY_TICK_S, self._safety_tick)
-        self._ready()
-
-    def _schedule(self) -> None:
+    def schedule(self) -> None:
         """Look again soon: the descriptor will not say so by itself."""
         if not self._scheduled:
             self._scheduled = True
             self._loop.call_soon(self._ready)
 
+    def look_again(self) -> None:
+        """Whatever is done to a socket may make it see what came in, and it will not say so again."""
+        if int(self.socket.getsockopt(_EVENTS)) & (self._retry_on if self._refused else _POLLIN):
+            self.schedule()
+
     def _ready(self) -> None:
         self._scheduled = False
         if self._closed:
             return
+        self._all.draining = True
         try:
             drained = self._drain()
         except BaseException:  # of whoever received: the rest is not kept waiting for it
-            self._schedule()
+            self.schedule()
             raise
+        finally:
+            self._all.drained()
         if self.closed:
             return
         self._flush()  # afterwards: a receive that found nothing may have learned that there is room again
         if not drained:
-            self._schedule()
+            self.schedule()
 
     def _drain(self) -> bool:
         """Whether all has been received that was there."""
-        for _ in range(BATCH):
+        receive, look = self.socket.recv, self.socket.getsockopt
+        for number in range(BATCH):
             try:
-                message = self.socket.recv_multipart(zmq.NOBLOCK)
+                first = receive(_NOBLOCK)
             except zmq.Again:
                 return True
-            if len(message) == self._frames:
-                self._received(message)
-            else:
-                self.malformed += 1
+            self._take(first)
             if self.closed:
                 return True
+            # Mostly one message comes alone: to look whether there is another costs less than an exception.
+            if number == 0 and not int(look(_EVENTS)) & _POLLIN:
+                return True
         return False
+
+    def _take(self, first: bytes) -> None:
+        """The message that begins with this frame."""
+        raise NotImplementedError
+
+    def _skip_rest(self) -> None:
+        """A message of too many frames: what is left of it."""
+        self.malformed += 1
+        while self.socket.getsockopt(_RCVMORE):
+            self.socket.recv(_NOBLOCK)
 
     def _flush(self) -> None:
         raise NotImplementedError
 
-    def _put(self, message: list[bytes]) -> bool:
-        """Whether the socket took it. Either way it may have seen what came in meanwhile, and will not say so again."""
-        taken = True
-        try:
-            self.socket.send_multipart(message, zmq.NOBLOCK)
-        except zmq.Again:
-            taken = False
-        except zmq.ZMQError as error:
-            if error.errno == zmq.EHOSTUNREACH:
-                raise PeerGoneError("it is not connected") from error
-            raise
-        if int(self.socket.getsockopt(zmq.EVENTS)) & (zmq.POLLIN if taken else self._retry_on):
-            self._schedule()
-        return taken
+    def _sent(self, *, refused: bool) -> None:
+        """Either way the socket may have seen what came in meanwhile, and will not say so again."""
+        self._refused = refused
+        if self._all.draining:
+            self._all.sent.add(self)
+        else:
+            self.look_again()
 
 
 class Dealer(_Drained):
@@ -152,9 +203,10 @@ class Dealer(_Drained):
         identity: bytes | None = None,
         limit: int | None = HIGH_WATER_MARK,
     ) -> None:
-        super().__init__(context, zmq.DEALER, 1, lambda message: received(message[0]))
+        super().__init__(context, zmq.DEALER)
         if identity is not None:
             self.socket.setsockopt(zmq.IDENTITY, identity)
+        self._received = received
         self._limit = limit
         self._waiting: deque[bytes] = deque()
         self.socket.connect(endpoint)
@@ -164,12 +216,28 @@ class Dealer(_Drained):
         if self._limit is not None and len(self._waiting) >= self._limit:
             raise PeerFullError
         for message in messages:
-            if self._waiting or not self._put([message]):
+            if self._waiting or not self._put(message):
                 self._waiting.append(message)
 
+    def _take(self, first: bytes) -> None:
+        if self.socket.getsockopt(_RCVMORE):
+            self._skip_rest()
+        else:
+            self._received(first)
+
     def _flush(self) -> None:
-        while self._waiting and self._put([self._waiting[0]]):
+        while self._waiting and self._put(self._waiting[0]):
             self._waiting.popleft()
+
+    def _put(self, message: bytes) -> bool:
+        """Whether the socket took it."""
+        try:
+            self.socket.send(message, _NOBLOCK)
+        except zmq.Again:
+            self._sent(refused=True)
+            return False
+        self._sent(refused=False)
+        return True
 
 
 class Router(_Drained):
@@ -183,8 +251,9 @@ class Router(_Drained):
         *,
         limit: int | None = HIGH_WATER_MARK,
     ) -> None:
-        super().__init__(context, zmq.ROUTER, 2, lambda message: received(message[0], message[1]))
+        super().__init__(context, zmq.ROUTER)
         self.socket.setsockopt(zmq.ROUTER_MANDATORY, 1)
+        self._received = received
         self._limit = limit
         self._waiting: dict[bytes, deque[bytes]] = {}
         self._retry: asyncio.TimerHandle | None = None
@@ -200,7 +269,7 @@ class Router(_Drained):
             self.forget(peer)
             raise PeerFullError
         for message in messages:
-            if waiting is None and self._put_to(peer, message):
+            if waiting is None and self._put(peer, message):
                 continue
             waiting = self._waiting.setdefault(peer, deque())
             waiting.append(message)
@@ -213,12 +282,29 @@ class Router(_Drained):
     def forget(self, peer: bytes) -> None:
         self._waiting.pop(peer, None)
 
-    def _put_to(self, peer: bytes, message: bytes) -> bool:
+    def _take(self, first: bytes) -> None:
+        data = self.socket.recv(_NOBLOCK)  # whatever a peer sends, the socket puts its identity before it
+        if self.socket.getsockopt(_RCVMORE):
+            self._skip_rest()
+        else:
+            self._received(first, data)
+
+    def _put(self, peer: bytes, message: bytes) -> bool:
+        """Whether the socket took it. The peer's queue has room for both frames or for none."""
+        socket = self.socket
         try:
-            return self._put([peer, message])
-        except PeerGoneError:
-            self.forget(peer)
+            socket.send(peer, _MORE_FOLLOWS)
+            socket.send(message, _NOBLOCK)
+        except zmq.Again:
+            self._sent(refused=True)
+            return False
+        except zmq.ZMQError as error:
+            if error.errno == zmq.EHOSTUNREACH:
+                self.forget(peer)
+                raise PeerGoneError("it is not connected") from error
             raise
+        self._sent(refused=False)
+        return True
 
     def _retry_later(self) -> None:
         if self._retry is None:
@@ -233,7 +319,7 @@ class Router(_Drained):
         for peer in list(self._waiting):
             queue = self._waiting[peer]
             try:
-                while queue and self._put_to(peer, queue[0]):
+                while queue and self._put(peer, queue[0]):
                     queue.popleft()
             except PeerGoneError:
                 continue

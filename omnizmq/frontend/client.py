@@ -43,7 +43,7 @@ class AsyncClient:
         self._owned = owned
         self._table = ClientTable()
         self._packer = wire.Packer()
-        self._events: dict[str, asyncio.Event] = {}
+        self._waiting: dict[str, asyncio.Future[None]] = {}  # one at a time a request: for its next item, or its end
         self._calls: dict[int, asyncio.Future[int | bytes]] = {}
         self._call = 0
         self._welcome: asyncio.Future[wire.Welcome] | None = None
@@ -180,15 +180,13 @@ class AsyncClient:
         submit = self._submission(prompt, modalities, params, request_id, deadline_s, priority, affinity, output_kind)
         rid = submit.request_id
         self._table.open(rid, submit.external_id, output_kind)
-        event = self._events[rid] = asyncio.Event()
         try:
             self._send(submit)
             credited = 0
             while True:
                 item = self._table.take(rid)
                 if item is None:
-                    event.clear()
-                    await event.wait()
+                    await self._woken(rid)
                     continue
                 if isinstance(item, OmnizmqError):
                     item.request_id = rid
@@ -204,7 +202,6 @@ class AsyncClient:
             if not self._table.has_ended(rid):
                 await self._abandon(rid)
             self._table.forget(rid)
-            self._events.pop(rid, None)
 
     def _submission(
         self,
@@ -250,10 +247,16 @@ class AsyncClient:
             await asyncio.wait_for(self._until_ended(request_id), ABORT_WAIT_S)
 
     async def _until_ended(self, request_id: str) -> None:
-        event = self._events[request_id]
         while not self._table.has_ended(request_id):
-            event.clear()
-            await event.wait()
+            await self._woken(request_id)
+
+    async def _woken(self, request_id: str) -> None:
+        """Until the table has something new for it. The caller has looked, and has awaited nothing since."""
+        waiting = self._waiting[request_id] = asyncio.get_running_loop().create_future()
+        try:
+            await waiting
+        finally:
+            self._waiting.pop(request_id, None)
 
     # --- Calls -----------------------------------------------------------------------------------------------------
 
@@ -321,13 +324,14 @@ class AsyncClient:
     def _signal(self, signals: Sequence[Wake | Answer | Connected | Rejected]) -> None:
         for signal in signals:
             match signal:
-                case Wake(request_id):
-                    if request_id in self._events:
-                        self._events[request_id].set()
+                case Wake():
+                    waits = self._waiting.pop(signal.request_id, None)
+                    if waits is not None and not waits.done():
+                        waits.set_result(None)
                 case Answer(call, value):
-                    waiting = self._calls.get(call)
-                    if waiting is not None and not waiting.done():
-                        waiting.set_result(value)
+                    asked = self._calls.get(call)
+                    if asked is not None and not asked.done():
+                        asked.set_result(value)
                 case Connected(welcome):
                     if self._welcome is not None and not self._welcome.done():
                         self._welcome.set_result(welcome)

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
+
+import msgspec
 
 from omnizmq import protocol as wire
 
@@ -13,8 +14,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 
-@dataclass(frozen=True)
-class RequestOutput:
+class RequestOutput(msgspec.Struct, frozen=True):
     """One output of one final stage, or the terminal of the request, which carries no content.
 
     `text` is a delta, or the stage's whole text with `output_kind="final"`; `audio` is float32 `[samples]` in -1..1,
@@ -33,9 +33,9 @@ class RequestOutput:
     stage_finished: bool = False
     finished: bool = False
     finish_reason: str | None = None
-    usage: Mapping[str, Mapping[str, int | float]] = field(default_factory=dict)
+    usage: Mapping[str, Mapping[str, int | float]] = {}
     usage_incomplete: tuple[str, ...] = ()
-    notes: Mapping[str, str] = field(default_factory=dict)
+    notes: Mapping[str, str] = {}
 
     @classmethod
     def of(
@@ -47,6 +47,9 @@ class RequestOutput:
         content: Sequence[wire.Content],
         stage_finished: bool,
     ) -> RequestOutput:
+        if len(content) == 1 and isinstance(content[0], wire.Text):
+            text = content[0].text
+            return cls(request_id, external_id, stage, modality, text, stage_finished=stage_finished)
         texts = [part.text for part in content if isinstance(part, wire.Text)]
         sounds = [part for part in content if isinstance(part, wire.Audio)]
         return cls(

@@ -76,6 +76,7 @@ class RouterCore:
         self._beaten = 0.0
         self._effects: list[Effect] = []
         self._now = 0.0
+        self._may_admit = True
 
     # --- The way in ------------------------------------------------------------------------------------------------
 
@@ -83,16 +84,28 @@ class RouterCore:
         """`now` never goes back. What is ordered is to be done in this order."""
         self._effects = []
         self._now = now
+        self._may_admit = True
         self._dispatch(event)
-        self._admit_waiting()
+        if self.queue and self._may_admit:
+            self._admit_waiting()
         if self.draining and not self.requests and not self._drained:
             self._drained = True
             self._effects.append(Drained())
         return self._effects
 
     def next_timer(self) -> float | None:
-        """When `Ticked` is wanted at the latest, besides the regular one each heartbeat interval."""
+        """When the first timer of a request is due."""
         return self._timers.next()
+
+    def next_tick(self) -> float:
+        """When `Ticked` is wanted at the latest: for a heartbeat, to know that time goes on, or for a request's timer.
+
+        Time must be looked at several times within a heartbeat's timeout: see `_forgive_own_sleep`.
+        """
+        limits = self.config.router
+        regular = min(self._beaten + limits.heartbeat_interval_s, self._ticked + limits.heartbeat_timeout_s / 4)
+        timer = self._timers.next()
+        return regular if timer is None else min(regular, timer)
 
     def status(self, now: float) -> dict[str, object]:
         """The document of `omnizmq status --json`."""
@@ -109,6 +122,8 @@ class RouterCore:
 
     def _dispatch(self, event: Input) -> None:
         match event:
+            case WorkerSent():  # first, because nearly all are
+                self._worker_sent(event)
             case ClientSent():
                 self._client_sent(event)
             case ClientGone():
@@ -117,8 +132,6 @@ class RouterCore:
                 self.pools.starting(event.replica, event.incarnation, event.pid, self._now)
             case WorkerJoined():
                 self._worker_joined(event)
-            case WorkerSent():
-                self._worker_sent(event)
             case WorkerUnreachable():
                 self._worker_unreachable(event)
             case FrameUnsendable():
@@ -298,12 +311,13 @@ class RouterCore:
             return
         stage = replica.stage
         match frame:
-            case wire.StageFact():
-                self._stage_fact(request, replica, frame)
             case wire.Output():
+                self._may_admit = False  # by itself, an output makes no room
                 if frame.last:
                     self._record(request, "output_ended", stage=stage, owner=replica.id, at_ns=frame.at_ns)
                 self._advance(request, life.OutputArrived(stage, frame.seq, frame.content, frame.last))
+            case wire.StageFact():
+                self._stage_fact(request, replica, frame)
             case wire.RelayContent():
                 self._relay(request, replica, frame)
             case wire.StageFinished():
@@ -394,22 +408,24 @@ class RouterCore:
     # --- Time ------------------------------------------------------------------------------------------------------
 
     def _tick(self) -> None:
-        self._forgive_own_sleep()
+        before, self._ticked = self._ticked, self._now
+        beat = self._now - self._beaten >= self.config.router.heartbeat_interval_s
+        if beat:
+            self._beaten = self._now
+        self._forgive_own_sleep(before)
         for request_id, kind in self._timers.due(self._now):
             request = self.requests.get(request_id)
             if request is not None:
                 self._timer_fired(request, kind)
-        if self._now - self._beaten >= self.config.router.heartbeat_interval_s:
-            self._beaten = self._now
+        if beat:
             self._beat()
 
-    def _forgive_own_sleep(self) -> None:
+    def _forgive_own_sleep(self, ticked: float) -> None:
         """After the router itself was stopped, nobody else is silent: everybody has a whole timeout again."""
-        if self._ticked and self._now - self._ticked > self.config.router.heartbeat_timeout_s / 2:
+        if ticked and self._now - ticked > self.config.router.heartbeat_timeout_s / 2:
             for replica in self.pools.replicas.values():
                 replica.last_seen = self._now
                 replica.engine_since = self._now  # until its next heartbeat says better
-        self._ticked = self._now
 
     def _timer_fired(self, request: Request, kind: str) -> None:
         if kind == "abort":
@@ -446,17 +462,24 @@ class RouterCore:
 
     def _advance(self, request: Request, event: life.Event) -> None:
         """Feed the lifecycle and carry out its commands. Whatever goes wrong is this request's alone (F1)."""
-        late = request.lifecycle.late
-        events = [event]
-        while events:
-            for command in self._commands(request, events.pop(0)):
-                try:
-                    self._carry_out(request, command)
-                except Exception as error:  # noqa: BLE001 (F1: the boundary between one request and all the others)
-                    events.append(self._failure(command, error))
-        self.counters.late_frames += request.lifecycle.late - late
-        if request.lifecycle.settled:
+        lifecycle = request.lifecycle
+        late = lifecycle.late
+        failures: list[life.Event] = []
+        self._obey(request, self._commands(request, event), failures)
+        while failures:
+            self._obey(request, self._commands(request, failures.pop(0)), failures)
+        if lifecycle.late != late:
+            self.counters.late_frames += lifecycle.late - late
+        if lifecycle.settled:
             self._forget(request)
+
+    def _obey(self, request: Request, commands: list[life.Command], failures: list[life.Event]) -> None:
+        """Carry them out; what it means that one could not be goes to the failures."""
+        for command in commands:
+            try:
+                self._carry_out(request, command)
+            except Exception as error:  # noqa: BLE001 (F1: the boundary between one request and all the others)
+                failures.append(self._failure(command, error))
 
     def _commands(self, request: Request, event: life.Event) -> list[life.Command]:
         """What the lifecycle orders. An event that cannot be fails the request: its stage does what it should not."""
@@ -496,6 +519,7 @@ class RouterCore:
             case life.SendTerminal():
                 self._terminal(request, command)
             case life.ReleaseStage():
+                self._may_admit = True
                 if command.stage in request.bindings:
                     self.pools.release(request.key, request.bindings[command.stage])
             case life.LeaveBehind():

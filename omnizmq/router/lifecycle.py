@@ -365,7 +365,8 @@ class Lifecycle:
             raise self._illegal(f"output {event.seq} of {event.stage} is out of order", event.stage)
         stage.outputs = event.seq
         stage.output_ended = event.last
-        return [self._deliver(event.stage, event.content, stage_finished=event.last), *self._withhold_or_end()]
+        deliver = self._deliver(event.stage, event.content, stage_finished=event.last)
+        return [deliver, *self._withhold_or_end()] if event.last else [deliver]
 
     def _deliver(self, name: str, content: Content | None, *, stage_finished: bool) -> Deliver:
         self.delivered += 1

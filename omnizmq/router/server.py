@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import math
 import os
 import time
 from collections import deque
@@ -102,6 +103,7 @@ class RouterServer:
         self._busy = False
         self._pinged = time.monotonic()
         self._timer: asyncio.TimerHandle | None = None
+        self._tick_at = math.inf
 
     def start(self) -> None:
         self._client_socket.start()
@@ -123,11 +125,12 @@ class RouterServer:
 
     def handle(self, event: Input) -> None:
         """Feed the core; carry out its effects. What an effect brings about is fed after it."""
-        self._inputs.append(event)
         if self._busy:
+            self._inputs.append(event)
             return
         self._busy = True
         try:
+            self._feed(event)
             while self._inputs:
                 self._feed(self._inputs.popleft())
         finally:
@@ -143,15 +146,11 @@ class RouterServer:
             log.exception("the router failed on a %s", type(event).__name__)
             return
         for effect in effects:
-            self._try(effect)
-
-    def _try(self, effect: Effect) -> None:
-        """F1: an effect that fails takes none of the others with it."""
-        try:
-            self._carry_out(effect)
-        except Exception:
-            self.core.counters.router_errors += 1
-            log.exception("the router failed to carry out a %s", type(effect).__name__)
+            try:
+                self._carry_out(effect)
+            except Exception:
+                self.core.counters.router_errors += 1
+                log.exception("the router failed to carry out a %s", type(effect).__name__)
 
     def _carry_out(self, effect: Effect) -> None:
         match effect:
@@ -182,22 +181,20 @@ class RouterServer:
             log.info("%s ended: %s", fact.request_id, reason)
 
     def _arm(self) -> None:
-        """The next tick: half a heartbeat interval from now, or earlier when a request's timer is due."""
-        delay = self._config.router.heartbeat_interval_s / 2
-        wanted = self.core.next_timer()
-        if wanted is not None:
-            delay = min(delay, max(MIN_TICK_S, wanted - time.monotonic()))
-        at = self._loop.time() + delay
-        if self._timer is not None and not self._timer.cancelled() and self._loop.time() < self._timer.when() <= at:
+        """Tick when the core wants it. After nearly every event that is when it wanted it before."""
+        wanted = self.core.next_tick()
+        if wanted == self._tick_at:
             return
+        self._tick_at = wanted
         if self._timer is not None:
             self._timer.cancel()
-        self._timer = self._loop.call_at(at, self._tick)
+        self._timer = self._loop.call_later(max(MIN_TICK_S, wanted - time.monotonic()), self._tick)
 
     def _tick(self) -> None:
-        self._timer = None
+        self._tick_at = math.inf
         self.handle(Ticked())
-        if time.monotonic() - self._pinged >= self._config.router.heartbeat_interval_s:
+        # Ticks are at most an interval apart, give or take a moment: half of it lets no ping be left out.
+        if time.monotonic() - self._pinged >= self._config.router.heartbeat_interval_s / 2:
             self._pinged = time.monotonic()
             for identity in list(self._clients):
                 self._send_client(identity, wire.Ping())

@@ -48,12 +48,18 @@ def check_array(name: str, array: object) -> None:
     """Raises `ProtocolError`, in one line, for what cannot travel."""
     if not isinstance(array, np.ndarray | ArraySource) or not isinstance(array.dtype, np.dtype):
         raise ProtocolError(f"array {name!r} is a {type(array).__name__}; a numpy array was expected")
+    if not isinstance(array.shape, tuple) or not all(_is_size(size) for size in array.shape):
+        raise ProtocolError(f"array {name!r} has shape {array.shape!r}; sizes from 0 were expected")
     if dtype_code(array.dtype) not in DTYPES:
         raise ProtocolError(
             f"array {name!r} has dtype {array.dtype}, which cannot travel; numbers and truth values can"
         )
     if len(array.shape) > MAX_NDIM:
         raise ProtocolError(f"array {name!r} has {len(array.shape)} dimensions; at most {MAX_NDIM} can travel")
+
+
+def _is_size(size: object) -> bool:
+    return isinstance(size, int | np.integer) and int(size) >= 0
 
 
 def dtype_code(dtype: np.dtype[Any]) -> str:
@@ -65,7 +71,7 @@ def dtype_code(dtype: np.dtype[Any]) -> str:
 
 def array_bytes(array: AnyArray) -> int:
     """Its size, C-ordered."""
-    return math.prod(array.shape) * array.dtype.itemsize
+    return math.prod(map(int, array.shape)) * array.dtype.itemsize
 
 
 def copy_array(array: AnyArray, out: NDArray[Any]) -> None:

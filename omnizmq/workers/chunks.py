@@ -36,9 +36,9 @@ def _pack(name: str, array: AnyArray) -> wire.ArrayData:
     out = np.empty(array.shape, np.dtype(code))
     try:
         copy_array(array, out)
-    except Exception as error:  # an array of an engine's own may raise anything (F1)
+    except (Exception, SystemExit) as error:  # an array of an engine's own may raise anything (F1)
         raise StageError(f"array {name!r} was not copied: {type(error).__name__}: {error}") from error
-    return wire.ArrayData(name, code, list(array.shape), out.tobytes())
+    return wire.ArrayData(name, code, list(out.shape), out.tobytes())
 
 
 # --- In a slot of a ring -------------------------------------------------------------------------------------------
@@ -51,9 +51,8 @@ def slot_bytes(chunk: Chunk) -> int:
 
 def describe_arrays(chunk: Chunk) -> list[wire.ArrayShape]:
     """What the consumer must know to find them in the slot."""
-    return [
-        wire.ArrayShape(name, dtype_code(array.dtype), list(array.shape)) for name, array in chunk.content().items()
-    ]
+    content = chunk.content().items()
+    return [wire.ArrayShape(name, dtype_code(array.dtype), list(map(int, array.shape))) for name, array in content]
 
 
 def fill_slot(chunk: Chunk, out: NDArray[np.uint8]) -> None:

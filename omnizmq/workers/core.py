@@ -4,8 +4,7 @@ For each request that the router submitted here: its edges in and out, whether i
 because a consumer gave no credit or the ring is full, and how it ended. The engine computes only what the gate lets
 run; a placeholder is never computed on.
 
-A chunk waits in its edges until credits and the ring let it go: inline when it is small, else copied once into a slot
-for all the consumers that can take it then. What a request that waits for another input holds is copied out of the
+What goes out is `outgoing`'s matter. What a request that waits for another input holds is copied out of the
 ring (B4).
 
 Pure: no sockets, no threads, no clock (`now_ns` is an argument). `handle` is the only way in, commands the only way
@@ -23,18 +22,9 @@ from numpy.typing import NDArray
 
 from omnizmq import protocol as wire
 from omnizmq.errors import OmnizmqError, ReplicaLostError, StageError
-from omnizmq.shm.ledger import Slot
 from omnizmq.shm.memory import SharedMemoryError
 from omnizmq.shm.ring import RingError
-from omnizmq.workers.chunks import (
-    INLINE_BYTES,
-    copied,
-    describe_arrays,
-    pack_arrays,
-    slot_bytes,
-    unpack_chunk,
-    unpack_slot,
-)
+from omnizmq.workers.chunks import copied, unpack_chunk, unpack_slot
 from omnizmq.workers.edges import InEdge, OutEdge
 from omnizmq.workers.engine import Chunk, EngineRequest, FinishReason, StageOutput
 from omnizmq.workers.messages import (
@@ -58,11 +48,10 @@ from omnizmq.workers.messages import (
     RouterSent,
     RunEngine,
     SlotUnwritten,
-    ToConsumer,
     ToProducer,
     ToRouter,
-    WriteSlot,
 )
+from omnizmq.workers.outgoing import Outgoing
 from omnizmq.workers.outputs import checked, wire_content
 from omnizmq.workers.ring import Peer, Ring, Share
 from omnizmq.workers.work import Work, WorkState
@@ -90,6 +79,7 @@ class Gate:
         self._ready = ready
         self._targets = frozenset(targets)
         self._ring = Ring(shares or {})
+        self._outgoing = Outgoing(stage, incarnation, self._ring, lambda command: self._commands.append(command))
         self._work: dict[tuple[str, int], Work] = {}
         self._by_engine_id: dict[str, Work] = {}
         self._commands: list[GateCommand] = []
@@ -291,86 +281,15 @@ class Gate:
 
     def _flush(self, work: Work) -> None:
         """Send what credits allow; tell consumers of the end; report when all is out."""
-        for edge in work.targets.values():
-            if not edge.relayed:
-                self._flush_edge(work, edge)
-        if work.broken is not None:
-            self._fail_with(work, work.broken)
-        elif work.finish_reason is not None and not any(edge.open for edge in work.targets.values()):
+        try:
+            self._outgoing.flush(work, self._now_ns)
+        except StageError as error:
+            self._fail_with(work, error)
+            return
+        if work.finish_reason is not None and not any(edge.open for edge in work.targets.values()):
             self._report(work, work.finish_reason, None)
         else:
             self._look(work)
-
-    def _flush_edge(self, work: Work, edge: OutEdge) -> None:
-        request_id, attempt = work.submit.request_id, work.submit.attempt
-        while (chunk := edge.next) is not None and self._send(work, edge, chunk):
-            pass
-        if edge.ending and edge.open and not edge.waiting:
-            edge.ended = True
-            end = wire.EdgeEnd(request_id, attempt, self.incarnation, self.stage, edge.sent)
-            self._commands.append(ToConsumer(edge.target, end))
-
-    def _send(self, work: Work, edge: OutEdge, chunk: Chunk) -> bool:
-        """Whether the chunk is on its way; else it waits for room in the ring, or is broken."""
-        nbytes = slot_bytes(chunk)
-        if nbytes > INLINE_BYTES and self._ring.admits(edge.peer):
-            return self._send_by_ring(work, edge, chunk, nbytes)
-        try:
-            arrays = pack_arrays(chunk)
-        except StageError as error:
-            work.broken = error
-            return False
-        edge.pop(self._now_ns)
-        self._commands.append(ToConsumer(edge.target, self._chunk_frame(work, edge, chunk, arrays)))
-        return True
-
-    def _send_by_ring(self, work: Work, edge: OutEdge, chunk: Chunk, nbytes: int) -> bool:
-        """One slot for this consumer and all others that can take the same chunk now."""
-        going = []
-        for other in work.targets.values():
-            if other.next is chunk and self._ring.admits(other.peer):
-                other.ring_full = not self._ring.has_turn(work.key, other.peer, nbytes)
-                going += [] if other.ring_full else [other]
-        if going:
-            slot = self._ring.reserve(work.key, [other.peer for other in going], nbytes)
-            sends = [(other.target, self._ring_frame(work, other, slot)) for other in going]
-            self._commands.append(WriteSlot(work.engine_id, slot, chunk, sends))
-        return not edge.ring_full
-
-    def _ring_frame(self, work: Work, edge: OutEdge, slot: Slot) -> wire.RingChunk:
-        chunk = edge.pop(self._now_ns)
-        return wire.RingChunk(
-            request_id=work.submit.request_id,
-            attempt=work.submit.attempt,
-            incarnation=self.incarnation,
-            source=self.stage,
-            seq=edge.sent,
-            meta=dict(chunk.meta),
-            arrays=describe_arrays(chunk),
-            slot=slot.seq,
-            offset=slot.offset,
-            nbytes=slot.nbytes,
-            spill=None,
-        )
-
-    def _chunk_frame(self, work: Work, edge: OutEdge, chunk: Chunk, arrays: list[wire.ArrayData]) -> wire.ChunkFrame:
-        request_id, attempt = work.submit.request_id, work.submit.attempt
-        return wire.ChunkFrame(request_id, attempt, self.incarnation, self.stage, edge.sent, dict(chunk.meta), arrays)
-
-    def _relay(self, work: Work, edge: OutEdge) -> None:
-        """All of a relay edge's chunks, to the router, in one piece. Raises `StageError` when that is too large."""
-        frames = []
-        while edge.waiting:
-            chunk = edge.pop(self._now_ns)
-            frames.append(self._chunk_frame(work, edge, chunk, pack_arrays(chunk)))
-        edge.ended = True
-        request_id, attempt = work.submit.request_id, work.submit.attempt
-        data = wire.encode_relay(frames)
-        if len(data) > wire.CONTENT_BYTES:
-            raise StageError(f"the output for {edge.target.stage} is over {wire.CONTENT_BYTES} bytes")
-        self._commands.append(
-            ToRouter(wire.RelayContent(request_id, attempt, self.incarnation, edge.target.stage, data))
-        )
 
     # --- The ring (B1, B4) -----------------------------------------------------------------------------------------
 
@@ -468,7 +387,7 @@ class Gate:
                     edge.put(chunk)
                 edge.ending = work.ended
                 if edge.relayed and last:
-                    self._relay(work, edge)
+                    self._outgoing.relay(work, edge, self._now_ns)
         except StageError as error:
             self._fail_with(work, error)
             return
@@ -515,11 +434,7 @@ class Gate:
 
     def _fail(self, work: Work, error: wire.ErrorInfo) -> None:
         """Consumers hear of it on their edges, the router by its own way; both get the same error (R3)."""
-        request_id, attempt = work.submit.request_id, work.submit.attempt
-        for edge in work.targets.values():
-            if edge.open and not edge.relayed:
-                failed = wire.EdgeFailed(request_id, attempt, self.incarnation, self.stage, error)
-                self._commands.append(ToConsumer(edge.target, failed))
+        self._outgoing.fail(work, error)
         self._close_inputs(work)
         self._commands.append(AbortEngine(work.engine_id))
         self._report(work, None, error)

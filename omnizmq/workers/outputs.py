@@ -52,9 +52,10 @@ def _checked(output: StageOutput) -> StageOutput:
     _check_content(output.content)
     usage = _plain("usage", output.usage, _is_number, "a whole number or a float")
     chunks = {}
+    known: dict[int, Chunk] = {}  # one object for several consumers stays one
     for target, made in output.chunks.items():
         _utf8_bytes("a consumer's name", target)
-        chunks[target] = [_checked_chunk(chunk) for chunk in made]
+        chunks[target] = [known.get(id(chunk)) or known.setdefault(id(chunk), _checked_chunk(chunk)) for chunk in made]
     return dataclasses.replace(output, usage=usage, chunks=chunks)
 
 
@@ -90,6 +91,8 @@ def _checked_chunk(chunk: object) -> Chunk:
             check_array(name, array)
         except ProtocolError as error:
             raise StageError(f"the engine made a chunk that cannot be sent: {error.message}") from error
+        except Exception as error:  # an array of an engine's own may raise anything when it is asked for its shape
+            raise StageError(f"array {name!r} cannot be sent: {type(error).__name__}: {error}") from error
         size += array_bytes(array)
     if size > wire.CONTENT_BYTES:
         raise StageError(f"the engine made a chunk of {size} bytes: at most {wire.CONTENT_BYTES} can be sent")

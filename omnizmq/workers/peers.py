@@ -87,13 +87,13 @@ class Peers:
         """The bytes first, then who may read them."""
         try:
             spill = self._plane.write(command.slot, partial(fill_slot, command.chunk))
-        except Exception as error:  # noqa: BLE001 (F1: an array of an engine's own may raise anything when it is copied)
+        except (Exception, SystemExit) as error:  # noqa: BLE001 (F1: an engine's own array may raise anything)
             self._unwritten(command, error)
             return
         for target, frame in command.sends:
             self._to_consumer(target, msgspec.structs.replace(frame, spill=spill))
 
-    def _unwritten(self, command: WriteSlot, error: Exception) -> None:
+    def _unwritten(self, command: WriteSlot, error: Exception | SystemExit) -> None:
         """Instead of the chunk its consumers get the error, before anything else about this request (R3)."""
         text = error.message if isinstance(error, StageError) else f"{type(error).__name__}: {error}"
         failure = StageError(text, stage=self._stage, replica=self._replica)

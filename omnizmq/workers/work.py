@@ -6,7 +6,6 @@ import enum
 from dataclasses import dataclass, field
 
 from omnizmq import protocol as wire
-from omnizmq.errors import StageError
 from omnizmq.workers.edges import InEdge, OutEdge
 from omnizmq.workers.engine import FinishReason
 
@@ -35,7 +34,6 @@ class Work:
     aborting: bool = False
     made: bool = False  # the first output is there
     ended: bool = False  # the engine's output has ended
-    broken: StageError | None = None  # a chunk of it cannot be copied
     outputs: int = 0
     finish_reason: FinishReason | None = None
     usage: dict[str, int | float] = field(default_factory=dict)
