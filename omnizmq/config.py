@@ -115,7 +115,7 @@ class EdgeConfig(Section, frozen=True):
     ring_mib: RingMib = 64
     """What the edge may hold of its producer's shared-memory ring, which is the sum over the edges out of a stage,
     allocated whole at the start. Each replica of the consumer gets an equal part. Where it is full, requests pause;
-    more lets a consumer lag further behind. Chunks of up to 16 KiB do not need it, nor do relay edges."""
+    more lets a consumer lag further behind. Chunks of up to 64 KiB do not need it, nor do relay edges."""
 
     input_timeout_s: Seconds = 60.0
     """A consumer whose input stays away this long fails with `input_timeout` (R4; reserved)."""

@@ -504,6 +504,9 @@ class RouterCore:
 
     def _carry_out(self, request: Request, command: life.Command) -> None:
         match command:
+            case life.Deliver():  # first, because nearly all are
+                self.counters.outputs += 1
+                self._to_caller(request, request.delivery(command))
             case life.SubmitStage():
                 submission = request.submission(command.stage, self.pools)
                 self._record(request, "submitted", stage=command.stage)
@@ -513,9 +516,6 @@ class RouterCore:
                 self._to_stage(request, command.stage, feed)
             case life.AbortStage():
                 self._to_stage(request, command.stage, wire.AbortStage(request.id, request.attempt))
-            case life.Deliver():
-                self.counters.outputs += 1
-                self._to_caller(request, request.delivery(command))
             case life.SendTerminal():
                 self._terminal(request, command)
             case life.ReleaseStage():

@@ -259,12 +259,12 @@ class Lifecycle:
 
     def handle(self, event: Event) -> list[Command]:
         match event:
+            case OutputArrived():  # first, because nearly all are
+                return self._output_arrived(event)
             case Bound():
                 return self._bound()
             case Registered():
                 return self._registered(event)
-            case OutputArrived():
-                return self._output_arrived(event)
             case RelayArrived():
                 return self._relay_arrived(event)
             case StageFinished():

@@ -30,8 +30,8 @@ ALIGN = 64
 class ArraySource(Protocol):
     """An array that is not numpy's and writes itself where it is wanted, such as a tensor on an accelerator.
 
-    `copy_to` gets a C-ordered, writable array of exactly `dtype` and `shape`, often the very place in shared memory
-    that the consumer will read. It is called in the worker's socket thread, and has written all when it returns.
+    `copy_to` gets a C-ordered, writable array of that shape and dtype, little-endian, often the very place in shared
+    memory that the consumer will read. It is called in the worker's socket thread, and has written all when it returns.
     """
 
     @property

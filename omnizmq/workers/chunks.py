@@ -14,7 +14,7 @@ from omnizmq.errors import StageError
 from omnizmq.shm.arrays import AnyArray, array_bytes, copy_array, described_bytes, dtype_code, offsets, shaped
 from omnizmq.workers.engine import Chunk
 
-INLINE_BYTES = 16 << 10
+INLINE_BYTES = 64 << 10
 """Arrays of at most so many bytes travel inside their frame: below that the ring is no faster (docs/performance.md)."""
 
 

@@ -77,7 +77,7 @@ class Outgoing:
         """One slot for this consumer and all others that can take the same chunk now."""
         going = []
         for other in work.targets.values():
-            if other.next is chunk and self._ring.admits(other.peer):
+            if other.next is chunk and not other.relayed and self._ring.admits(other.peer):
                 other.ring_full = not self._ring.has_turn(work.key, other.peer, nbytes)
                 going += [] if other.ring_full else [other]
         if going:

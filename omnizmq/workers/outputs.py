@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 import reprlib
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any, get_args
 
 import numpy as np
@@ -51,12 +51,18 @@ def _checked(output: StageOutput) -> StageOutput:
         raise StageError(f"the engine made a note of {len(output.note)} characters: a sentence was expected")
     _check_content(output.content)
     usage = _plain("usage", output.usage, _is_number, "a whole number or a float")
-    chunks = {}
-    known: dict[int, Chunk] = {}  # one object for several consumers stays one
-    for target, made in output.chunks.items():
+    return dataclasses.replace(output, usage=usage, chunks=_checked_chunks(output.chunks))
+
+
+def _checked_chunks(chunks: Mapping[str, Iterable[object]]) -> dict[str, list[Chunk]]:
+    """One object for several consumers stays one."""
+    made = {target: list(chunks[target]) for target in chunks}
+    once: dict[int, Chunk] = {}
+    for target in made:
         _utf8_bytes("a consumer's name", target)
-        chunks[target] = [known.get(id(chunk)) or known.setdefault(id(chunk), _checked_chunk(chunk)) for chunk in made]
-    return dataclasses.replace(output, usage=usage, chunks=chunks)
+        for chunk in made[target]:
+            once[id(chunk)] = once.get(id(chunk)) or _checked_chunk(chunk)
+    return {target: [once[id(chunk)] for chunk in made[target]] for target in made}
 
 
 def _check_content(content: object) -> None:
@@ -91,7 +97,10 @@ def _checked_chunk(chunk: object) -> Chunk:
             check_array(name, array)
         except ProtocolError as error:
             raise StageError(f"the engine made a chunk that cannot be sent: {error.message}") from error
-        except Exception as error:  # an array of an engine's own may raise anything when it is asked for its shape
+        except (
+            Exception,
+            SystemExit,
+        ) as error:  # an array of an engine's own may raise anything when it is asked for its shape
             raise StageError(f"array {name!r} cannot be sent: {type(error).__name__}: {error}") from error
         size += array_bytes(array)
     if size > wire.CONTENT_BYTES:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import itertools
+import random
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from contextlib import closing
@@ -15,7 +16,7 @@ from support.engines import Copier, context
 from support.line import Edge, Line
 
 from omnizmq import protocol as wire
-from omnizmq.workers.chunks import unpack_chunk
+from omnizmq.workers.chunks import INLINE_BYTES, unpack_chunk
 from omnizmq.workers.engine import Chunk, Engine, EngineRequest, StageOutput
 from omnizmq.workers.engines.synthetic import create
 
@@ -168,10 +169,10 @@ def _note_credits(way: object, given: list[int]) -> None:
 
 # --- B4 with rings -------------------------------------------------------------------------------------------------
 
-QUOTA = 64 << 10
+QUOTA = 256 << 10
 HALF = QUOTA // 2 - 64  # with its header: just what may still lie in the ring
-UP_TO_HALF = [10, 16 << 10, (16 << 10) + 1, 20_000, 25_000, HALF]
-OVER_HALF = [HALF + 1, 40_000, QUOTA - 64, QUOTA - 63, QUOTA, 3 * QUOTA]
+UP_TO_HALF = [10, INLINE_BYTES, INLINE_BYTES + 1, 80_000, 100_000, HALF]
+OVER_HALF = [HALF + 1, 160_000, QUOTA - 64, QUOTA - 63, QUOTA, 3 * QUOTA]
 
 
 def rows(number: int, size: int) -> np.ndarray:
@@ -315,7 +316,7 @@ class TestB4Rings:
 
     @pytest.mark.parametrize("large", OVER_HALF)
     def test_b4_a_chunk_over_half_the_quota_gets_past_a_consumer_that_keeps_its_views(self, large: int) -> None:
-        sizes = [20_000, 20_000, large, 20_000, large]
+        sizes = [80_000, 80_000, large, 80_000, large]
         edges = [Edge("s", "j", ring=QUOTA)]
         engines = {"s": Maker(["j"], sizes), "j": Hoarder(["s"], sizes)}
         with closing(Line(engines, edges, final=[], seed=1)) as pipeline:
@@ -329,6 +330,25 @@ class TestB4Rings:
         engines = {"s": Maker(["j", "k"], sizes), "j": Hoarder(["s"], sizes), "k": Copier(["s"], None)}
         with closing(Line(engines, edges, final=[], seed=seed)) as pipeline:
             pushed_through(pipeline, 6)
+
+    @pytest.mark.parametrize("seed", range(30))
+    def test_b4_three_ways_into_one_stage_do_not_lock_whatever_their_shapes(self, seed: int) -> None:
+        """Quotas, windows, modes, the order of edges and what each stage keeps: all by chance."""
+        chance = random.Random(seed)
+        quota = chance.choice([68_000, 80_000, 132_000, 160_000, QUOTA, 400_000])
+        near = [10, INLINE_BYTES, INLINE_BYTES + 1, quota // 2 - 64, quota // 2 - 63, quota - 64, quota, 2 * quota]
+        sizes = [chance.choice(near) for _ in range(chance.randrange(3, 20))]
+        ways = [("s", "j"), ("s", "a"), ("a", "j"), ("s", "b"), ("b", "j")]
+        edges = [
+            Edge(source, target, chance.choice(["chunk", "payload"]), chance.randrange(1, 8), quota)
+            for source, target in chance.sample(ways, len(ways))
+        ]
+        engines: dict[str, Engine] = {"s": Maker(["j", "a", "b"], sizes, shared=chance.random() < 0.5)}
+        for stage in ("a", "b"):
+            engines[stage] = Hoarder(["s"], sizes, "j") if chance.random() < 0.5 else Copier(["s"], "j")
+        engines["j"] = Hoarder(["s", "a", "b"], sizes)
+        with closing(Line(engines, edges, final=[], ready=chance.choice(["all", "any"]), seed=seed)) as pipeline:
+            pushed_through(pipeline, chance.randrange(1, 4))
 
     @pytest.mark.parametrize("seed", range(12))
     def test_b3_after_aborts_at_any_moment_no_ring_holds_a_byte(self, seed: int) -> None:

@@ -5,22 +5,33 @@ The gate in the package reacts to events one by one. This model keeps, for each 
 of its engine, and after each event works out where everything ought to stand: how many chunks should be out, how many
 credits back, whether the engine should be running, whether the stage should have reported. What is missing is the
 prediction, for each destination in order.
+
+Of the ring it keeps totals: what each reader holds, and who stands in which line. Where in memory a slot lies is the
+ledger's matter: a real one is driven by what the model decides.
 """
 
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 import msgspec
+import numpy as np
 
 from omnizmq import protocol as wire
+from omnizmq.shm.ledger import Ledger, Slot
+from omnizmq.shm.ring import RingError
 from omnizmq.workers import messages as m
+from omnizmq.workers.chunks import pack_arrays
 from omnizmq.workers.engine import Chunk, EngineRequest, StageOutput
+from omnizmq.workers.ring import Share
 
 Commands = dict[str, list[object]]
 Key = tuple[str, int]
+Peer = tuple[str, int]
+
+INLINE = 65_536
 
 
 def by_destination(commands: Iterable[object]) -> Commands:
@@ -34,8 +45,18 @@ def by_destination(commands: Iterable[object]) -> Commands:
                 sorted_out[f"consumer {command.target.replica}"].append(_plain(command.frame))
             case m.ToProducer():
                 sorted_out[f"producer {command.source.replica}"].append(command.frame)
+            case m.MeetConsumer():
+                sorted_out[f"consumer {command.target.replica}"].append(command)
+            case m.WriteSlot():
+                for target, frame in command.sends:
+                    written = (command.engine_id, command.slot, id(command.chunk), frame)
+                    sorted_out[f"consumer {target.replica}"].append(written)
+            case m.FreeSlot():
+                sorted_out["slots"].append(command.slot)
             case m.DropPeer():
                 sorted_out["sockets"].append(command)
+            case m.FeedEngine():
+                sorted_out["engine"].append((command.engine_id, command.source, described(command.chunk)))
             case _:
                 sorted_out["engine"].append(command)
     return dict(sorted_out)
@@ -48,12 +69,109 @@ def _plain(frame: msgspec.Struct) -> msgspec.Struct:
     return msgspec.structs.replace(frame, error=msgspec.structs.replace(error, message=""))
 
 
+def described(chunk: Chunk, *, own: bool | None = None) -> object:
+    """What can be compared: of each array its content, and whether it is in memory of its own."""
+    arrays = [
+        (name, array.dtype.str, array.shape, array.tobytes(), array.flags.owndata if own is None else own)
+        for name, array in chunk.arrays.items()
+    ]
+    return dict(chunk.meta), arrays
+
+
+def record(nbytes: int) -> int:
+    """What a slot of so many bytes takes."""
+    return 64 * (1 + (nbytes + 63) // 64)
+
+
+class RingModel:
+    """What each reader holds, and who waits for it."""
+
+    def __init__(self, shares: Mapping[str, Share]) -> None:
+        self.shares = shares
+        self.ledger = Ledger(sum(share.capacity for share in shares.values()))
+        self.met: dict[Peer, str] = {}
+        self.readers: set[Peer] = set()
+        self.holds: dict[Peer, dict[int, Slot]] = defaultdict(dict)
+        self.lines: dict[Peer, list[Key]] = {}
+        self.moved: list[Peer] = []  # of several lines that moved, the last one goes on first
+
+    def quota(self, peer: Peer) -> int:
+        return self.shares[self.met[peer]].quota
+
+    def total(self, peer: Peer) -> int:
+        return sum(record(slot.nbytes) for slot in self.holds[peer].values())
+
+    def fits(self, peer: Peer, nbytes: int) -> bool:
+        size, quota = record(nbytes), self.quota(peer)
+        spilled = any(slot.offset is None for slot in self.holds[peer].values())
+        return self.total(peer) + size <= quota or (size > quota / 2 and not spilled)
+
+    def may_write(self, key: Key, peer: Peer, nbytes: int) -> bool:
+        line = self.lines.setdefault(peer, [])
+        if (not line or line[0] == key) and self.fits(peer, nbytes):
+            return True
+        if key not in line:
+            line.append(key)
+        return False
+
+    def take(self, key: Key, peers: Sequence[Peer], nbytes: int) -> Slot:
+        slot = self.ledger.reserve(nbytes, peers)
+        assert slot is not None
+        if any(record(nbytes) > self.quota(peer) / 2 for peer in peers):
+            assert slot.offset is None
+        for peer in peers:
+            self.holds[peer][slot.seq] = slot
+            self.leave(key, peer)
+        return slot
+
+    def leave(self, key: Key, peer: Peer) -> None:
+        if key in self.lines.get(peer, ()):
+            self.lines[peer].remove(key)
+            self.moved.append(peer)
+
+    def waits(self, key: Key, peer: Peer) -> bool:
+        return key in self.lines.get(peer, ())
+
+    def admit(self, peer: Peer) -> None:
+        if peer in self.met and self.ledger.capacity:
+            self.readers.add(peer)
+            self.ledger.admit(peer, self.quota(peer))
+
+    def freed(self, peer: Peer, seqs: Iterable[int]) -> list[Slot]:
+        """Slots that nobody holds any more."""
+        gone = [slot for seq in seqs if (slot := self.holds[peer].pop(seq, None)) is not None]
+        for slot in gone:
+            self.ledger.release(peer, slot.seq)
+        return [slot for slot in gone if not self.is_held(slot.seq)]
+
+    def is_held(self, seq: int) -> bool:
+        return any(seq in held for held in self.holds.values())
+
+    def unwritten(self, seq: int) -> None:
+        for held in self.holds.values():
+            held.pop(seq, None)
+        self.ledger.cancel(seq)
+        self.moved += self.lines
+
+    def reaped(self, peer: Peer) -> list[Slot]:
+        gone = self.freed(peer, list(self.holds[peer]))
+        self.ledger.drop(peer)
+        self.readers.discard(peer)
+        self.met.pop(peer, None)
+        self.lines.pop(peer, None)
+        return gone
+
+    def uses(self) -> list[wire.RingUse]:
+        held = {stage: sum(self.total(peer) for peer in self.met if self.met[peer] == stage) for stage in self.shares}
+        return [wire.RingUse(stage, share.capacity, held[stage]) for stage, share in self.shares.items()]
+
+
 @dataclass
 class _Inflow:
     """An edge in: what came, what was fed, what was credited."""
 
     source: wire.Source
-    came: list[Chunk] = field(default_factory=list)
+    came: list[object] = field(default_factory=list)  # as `described`
     whole: bool = False
     shut: bool = False
     fed: int = 0
@@ -98,8 +216,18 @@ class _Outflow:
         return self.target.mode == "relay"
 
     @property
-    def blocked(self) -> bool:
+    def peer(self) -> Peer:
+        return self.target.replica, self.target.incarnation
+
+    @property
+    def spent(self) -> bool:
         return not self.over and not self.relay and self.out - self.taken >= self.target.window
+
+    @property
+    def next(self) -> Chunk | None:
+        """What may go, as far as credits say."""
+        waiting = not (self.over or self.relay or self.spent) and self.out < len(self.made)
+        return self.made[self.out] if waiting else None
 
     def count(self) -> wire.EdgeCount:
         first, last = (self.times[0], self.times[-1]) if self.times else (0, 0)
@@ -125,8 +253,17 @@ class _Request:
 class GateModel:
     """A worker's requests, and how many events were too late to matter."""
 
-    def __init__(self, stage: str, replica: str, incarnation: int, ready: str, targets: Sequence[str]) -> None:
+    def __init__(
+        self,
+        stage: str,
+        replica: str,
+        incarnation: int,
+        ready: str,
+        targets: Sequence[str],
+        shares: Mapping[str, Share] | None = None,
+    ) -> None:
         self.late = 0
+        self.ring = RingModel(shares or {})
         self.requests: dict[Key, _Request] = {}
         self._me = (stage, replica, incarnation)
         self._needs = all if ready == "all" else any
@@ -141,11 +278,24 @@ class GateModel:
                 self._submitted(frame)
             case m.RouterSent(wire.PeerLost() as frame):
                 self._peer_gone((frame.replica, frame.incarnation), dead=True)
+                self._said["slots"] += self.ring.reaped((frame.replica, frame.incarnation))
                 self._said["sockets"].append(m.DropPeer(frame.replica, frame.incarnation))
             case m.PeerUnreachable():
                 self._peer_gone((event.replica, event.incarnation), dead=False)
+            case m.SlotUnwritten():
+                self.ring.unwritten(event.slot.seq)
+                request = self._request_of(event.engine_id)
+                if request is not None and not request.aborting:
+                    self._end_with_error(request, self._own("stage_error", retriable=False))
+            case m.PeerSent(frame=wire.RingAnswer() as frame):
+                if frame.refused is None:
+                    self.ring.admit((event.replica, event.incarnation))
+            case m.PeerSent(frame=wire.SlotsFreed() as frame):
+                peer = (event.replica, event.incarnation)
+                self._said["slots"] += self.ring.freed(peer, frame.slots)
+                self.ring.moved.append(peer)
             case m.RouterSent(frame) | m.PeerSent(frame=frame):
-                request = self.requests.get((frame.request_id, frame.attempt))
+                request = self.requests.get((frame.request_id, frame.attempt))  # type: ignore[union-attr]
                 if request is None or request.aborting:
                     self.late += 1
                 elif isinstance(event, m.PeerSent):
@@ -154,6 +304,10 @@ class GateModel:
                     self._router_said(request, frame)
             case _:
                 self._engine_said(event)
+        while self.ring.moved:
+            line = self.ring.lines.get(self.ring.moved.pop())
+            if line:
+                self._settle(self.requests[line[0]])
         return dict(self._said)
 
     # --- What happened ---------------------------------------------------------------------------------------------
@@ -168,6 +322,11 @@ class GateModel:
             {target.stage: _Outflow(target) for target in frame.targets},
         )
         self.requests[(frame.request_id, frame.attempt)] = request
+        for target in frame.targets:
+            peer = (target.replica, target.incarnation)
+            if target.mode != "relay" and target.stage in self.ring.shares and peer not in self.ring.met:
+                self.ring.met[peer] = target.stage
+                self._said[f"consumer {target.replica}"].append(m.MeetConsumer(target, self.ring.quota(peer)))
         self._tell_fact(request, "registered", self._now)
         names = ("prompt", "params", "original_prompt", "external_id", "priority")
         fields = {name: getattr(frame, name) for name in names}
@@ -177,6 +336,7 @@ class GateModel:
     def _router_said(self, request: _Request, frame: object) -> None:
         if isinstance(frame, wire.AbortStage):
             request.aborting, request.engine_runs = True, False
+            self._leave_lines(request)
             self._said["engine"].append(m.AbortEngine(request.submit.engine_id))
             return
         assert isinstance(frame, wire.FeedStage)
@@ -184,7 +344,7 @@ class GateModel:
         if inflow is None or inflow.source.mode != "relay" or not inflow.listening:
             self.late += 1
             return
-        inflow.came = [Chunk(each.meta) for each in wire.decode_relay(frame.data)]
+        inflow.came = [described(Chunk(each.meta)) for each in wire.decode_relay(frame.data)]
         inflow.whole = True
         self._settle(request)
 
@@ -197,11 +357,12 @@ class GateModel:
                 return
             if isinstance(frame, wire.EdgeClosed):
                 outflow.over = True
+                self.ring.leave(self._names(request), peer)
             else:
                 outflow.taken = max(outflow.taken, min(frame.consumed, outflow.out))
             self._settle(request)
             return
-        inflow = request.inflows.get(frame.source)
+        inflow = request.inflows.get(frame.source)  # type: ignore[union-attr]
         if (
             inflow is None
             or (inflow.source.replica, inflow.source.incarnation) != peer
@@ -210,18 +371,26 @@ class GateModel:
         ):
             self.late += 1
         else:
-            self._producer_said(request, inflow, frame)
+            self._producer_said(request, inflow, frame, event.data)
 
-    def _producer_said(self, request: _Request, inflow: _Inflow, frame: object) -> None:
+    def _producer_said(self, request: _Request, inflow: _Inflow, frame: object, data: object) -> None:
         arrived, source = len(inflow.came), inflow.source
         match frame:
-            case wire.ChunkFrame() if frame.seq <= arrived:
+            case wire.ChunkFrame() | wire.RingChunk() if frame.seq <= arrived:
                 self.late += 1
-            case wire.ChunkFrame() if frame.seq == arrived + 1:
+            case wire.RingChunk() if frame.seq == arrived + 1 and not isinstance(data, np.ndarray):
+                code = "stage_error" if data is None or isinstance(data, RingError) else "replica_lost"
+                error = wire.ErrorInfo(code, "", source.stage, source.replica, code == "replica_lost")
+                self._end_with_error(request, error)
+            case wire.ChunkFrame() | wire.RingChunk() if frame.seq == arrived + 1:
                 waiting_for_another = not self._needs(
                     [each.counts_as_input or each is inflow for each in request.inflows.values()]
                 )
-                inflow.came.append(Chunk(frame.meta))
+                by_ring = isinstance(frame, wire.RingChunk)
+                arrays = {"rows": data} if by_ring else {}
+                waiting = waiting_for_another and not request.input_ready
+                own = by_ring and (source.mode == "payload" or waiting)
+                inflow.came.append(described(Chunk(frame.meta, arrays), own=own))  # type: ignore[arg-type]
                 if source.mode == "chunk" and waiting_for_another and not request.input_ready:
                     inflow.advance += 1
                 self._settle(request)
@@ -238,7 +407,7 @@ class GateModel:
 
     def _engine_said(self, event: m.GateEvent) -> None:
         engine_id = event.output.request_id if isinstance(event, m.EngineMade) else event.engine_id  # type: ignore[union-attr]
-        request = next((each for each in self.requests.values() if each.submit.engine_id == engine_id), None)
+        request = self._request_of(engine_id)
         if request is None:
             self.late += not isinstance(event, m.EngineAborted)
         elif isinstance(event, m.EngineAborted):
@@ -258,6 +427,9 @@ class GateModel:
         else:
             assert isinstance(event, m.EngineFailed)
             self._end_with_error(request, self._own(event.error.code, retriable=event.error.retriable))
+
+    def _request_of(self, engine_id: str) -> _Request | None:
+        return next((each for each in self.requests.values() if each.submit.engine_id == engine_id), None)
 
     def _made(self, request: _Request, event: m.EngineMade) -> None:
         output = event.output
@@ -319,11 +491,14 @@ class GateModel:
             request.input_ready = True
             self._tell_fact(request, "input_ready", self._now)
         for stage, outflow in request.outflows.items():
-            self._send(request, stage, outflow)
+            if outflow.relay:
+                self._relay(request, stage, outflow)
+            else:
+                self._send(request, outflow)
         if request.reason is not None and all(outflow.over for outflow in request.outflows.values()):
             self._report(request, request.reason, None)
             return
-        blocked = any(outflow.blocked for outflow in request.outflows.values())
+        blocked = any(self._is_blocked(request, outflow) for outflow in request.outflows.values())
         should_run = request.input_ready and not blocked and request.reason is None
         if should_run != request.engine_runs:
             request.engine_runs = should_run
@@ -335,7 +510,7 @@ class GateModel:
 
     def _feed(self, request: _Request, stage: str, inflow: _Inflow) -> None:
         for chunk in inflow.came[inflow.fed : inflow.should_be_fed]:
-            self._said["engine"].append(m.FeedEngine(request.submit.engine_id, stage, chunk))
+            self._said["engine"].append((request.submit.engine_id, stage, chunk))
         inflow.fed = max(inflow.fed, inflow.should_be_fed)
         if inflow.whole and not inflow.fed_end:
             inflow.fed_end = True
@@ -346,28 +521,56 @@ class GateModel:
             frame = wire.EdgeCredit(*self._names(request), self._me[2], self._me[0], due)
             self._said[f"producer {inflow.source.replica}"].append(frame)
 
-    def _send(self, request: _Request, stage: str, outflow: _Outflow) -> None:
-        if outflow.over or (outflow.relay and not request.output_over):
-            return
-        allowed = len(outflow.made) if outflow.relay else outflow.taken + outflow.target.window
-        frames = []
-        for chunk in outflow.made[outflow.out : allowed]:
-            outflow.out += 1
-            outflow.bytes += chunk.nbytes
-            outflow.times.append(self._now)
-            frames.append(wire.ChunkFrame(*self._from(request), outflow.out, dict(chunk.meta), []))
-        if outflow.relay:
+    def _is_blocked(self, request: _Request, outflow: _Outflow) -> bool:
+        return not outflow.over and (outflow.spent or self.ring.waits(self._names(request), outflow.peer))
+
+    def _send(self, request: _Request, outflow: _Outflow) -> None:
+        """Whatever may go on this edge, and with it what other edges can take of the very same chunk."""
+        while (chunk := outflow.next) is not None:
+            nbytes = _slot_bytes(chunk)
+            if nbytes <= INLINE or outflow.peer not in self.ring.readers:
+                frame = wire.ChunkFrame(
+                    *self._from(request), self._count(outflow, chunk), dict(chunk.meta), pack_arrays(chunk)
+                )
+                self._said[f"consumer {outflow.target.replica}"].append(frame)
+            elif not self._write(request, outflow, chunk, nbytes):
+                break
+        if request.output_over and not outflow.over and outflow.out == len(outflow.made):
             outflow.over = True
-            content = wire.RelayContent(*self._names(request), self._me[2], stage, wire.encode_relay(frames))
-            self._said["router"].append(content)
+            end = wire.EdgeEnd(*self._from(request), outflow.out)
+            self._said[f"consumer {outflow.target.replica}"].append(end)
+
+    def _write(self, request: _Request, outflow: _Outflow, chunk: Chunk, nbytes: int) -> bool:
+        key = self._names(request)
+        able = [each for each in request.outflows.values() if each.next is chunk and each.peer in self.ring.readers]
+        going = [each for each in able if self.ring.may_write(key, each.peer, nbytes)]
+        if going:
+            slot = self.ring.take(key, [each.peer for each in going], nbytes)
+            shapes = [wire.ArrayShape(name, each.dtype.str, list(each.shape)) for name, each in chunk.arrays.items()]
+            for each in going:
+                seq = self._count(each, chunk)
+                place = (slot.seq, slot.offset, slot.nbytes, None)
+                frame = wire.RingChunk(*self._from(request), seq, dict(chunk.meta), shapes, *place)
+                written = (request.submit.engine_id, slot, id(chunk), frame)
+                self._said[f"consumer {each.target.replica}"].append(written)
+        return outflow in going
+
+    def _count(self, outflow: _Outflow, chunk: Chunk) -> int:
+        outflow.out += 1
+        outflow.bytes += chunk.nbytes
+        outflow.times.append(self._now)
+        return outflow.out
+
+    def _relay(self, request: _Request, stage: str, outflow: _Outflow) -> None:
+        if outflow.over or not request.output_over:
             return
-        channel = self._said[f"consumer {outflow.target.replica}"]
-        channel += frames
-        if request.output_over and outflow.out == len(outflow.made):
-            outflow.over = True
-            channel.append(wire.EdgeEnd(*self._from(request), outflow.out))
-        if not channel:
-            del self._said[f"consumer {outflow.target.replica}"]
+        frames = [
+            wire.ChunkFrame(*self._from(request), self._count(outflow, chunk), dict(chunk.meta), pack_arrays(chunk))
+            for chunk in outflow.made
+        ]
+        outflow.over = True
+        content = wire.RelayContent(*self._names(request), self._me[2], stage, wire.encode_relay(frames))
+        self._said["router"].append(content)
 
     def _deliver(self, request: _Request, output: StageOutput, *, last: bool) -> None:
         if not request.submit.final or (output.content is None and not last):
@@ -416,6 +619,11 @@ class GateModel:
         )
         self._said["router"].append(report)
         del self.requests[self._names(request)]
+        self._leave_lines(request)
+
+    def _leave_lines(self, request: _Request) -> None:
+        for outflow in request.outflows.values():
+            self.ring.leave(self._names(request), outflow.peer)
 
     def _tell_fact(self, request: _Request, fact: str, at_ns: int) -> None:
         self._said["router"].append(wire.StageFact(*self._names(request), self._me[2], fact, at_ns))
@@ -428,3 +636,11 @@ class GateModel:
 
     def _from(self, request: _Request) -> tuple[str, int, int, str]:
         return (*self._names(request), self._me[2], self._me[0])
+
+
+def _slot_bytes(chunk: Chunk) -> int:
+    """The arrays one after the other, each from a multiple of 64 on."""
+    end = 0
+    for array in chunk.arrays.values():
+        end = (end + 63) // 64 * 64 + array.nbytes
+    return end

@@ -163,9 +163,7 @@ def chunk_frame(seq: int, chunk: Chunk, stage: str, rid: str = RID, attempt: int
     return wire.ChunkFrame(rid, attempt, _INCARNATIONS[stage], stage, seq, dict(chunk.meta), [])
 
 
-def by(
-    stage: str, frame: wire.ProducerToConsumer | wire.ConsumerToProducer, incarnation: int | None = None
-) -> PeerSent:
+def by(stage: str, frame: wire.OnEdge | wire.ConsumerToProducer, incarnation: int | None = None) -> PeerSent:
     return PeerSent(f"{stage}/0", _INCARNATIONS[stage] if incarnation is None else incarnation, frame)
 
 

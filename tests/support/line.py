@@ -108,8 +108,6 @@ class Plane:
         try:
             return self.readers[producer].take(frame.slot, frame.offset, frame.nbytes, spill)
         except SharedMemoryError as error:
-            if frame.slot not in self.readers[producer]._live:  # a frame that came twice: its slot is in use
-                self._line.to_producer(self._stage, producer, wire.SlotsFreed([frame.slot]))
             return error
 
     def take_freed(self, producer: str) -> None:

@@ -30,8 +30,8 @@ SIZES = {  # of one array, in bytes: how often, from, to
     "scalar": (10, 0, 0),
     "empty": (6, 0, 0),
     "small": (24, 1, 256),
-    "inline": (20, 256, 16 << 10),
-    "ring": (37, 16 << 10, 200_000),
+    "inline": (20, 256, 64 << 10),
+    "ring": (37, 64 << 10, 400_000),
     "spill": (3, 300_000, 1_600_000),
 }
 EMPTY_SHAPES = ((0,), (3, 0, 2), (0, 5))

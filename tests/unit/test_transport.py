@@ -322,6 +322,82 @@ class TestWhatOneLookHidesFromTheNext:
 
         run(endpoint, play)
 
+    def test_a_send_in_the_midst_of_another_socket_s_drain_has_what_it_saw_received(self, endpoint: str) -> None:
+        async def play(net: Net) -> None:
+            raw = net.raw_router()
+            dealer = net.dealer()
+            for _ in range(2):  # after each second message it hears that there is room: not after the next one
+                dealer.send([b"hello"])
+                assert raw.recv_multipart() == [b"a", b"hello"]
+            await asyncio.sleep(SETTLE_S)
+
+            def sends(_: bytes, __: bytes) -> None:
+                raw.send_multipart([b"a", b"news"])
+                time.sleep(SETTLE_S)  # it is there when the next line looks at the socket
+                dealer.send([b"answer"])
+
+            other = Router(net.context, f"{net.endpoint}2", sends)
+            other.start()
+            peer = net.context.socket(zmq.DEALER)
+            peer.connect(f"{net.endpoint}2")
+            peer.send(b"go")
+            try:
+                await until(lambda: net.at[b"a"] == [b"news"], 2)
+            finally:
+                other.close()
+                peer.close(0)
+                Path(f"{net.endpoint}2".removeprefix("ipc://")).unlink()
+
+        run(endpoint, play)
+
+
+class TestSafetyTick:
+    def test_it_finds_what_slipped_through_on_every_socket(
+        self, endpoint: str, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr(transport, "SAFETY_TICK_S", 0.05)
+
+        async def play(net: Net) -> None:
+            router = net.router()
+            dealers = [net.dealer(name) for name in (b"a", b"b")]
+            for dealer in dealers:
+                dealer.send([b"hello"])
+            await until(lambda: len(net.at_router) == 2)
+            for dealer in dealers:
+                asyncio.get_running_loop().remove_reader(dealer._fd)
+            for name in (b"a", b"b"):
+                router.send(name, [b"news"])
+            await until(lambda: net.at == {b"a": [b"news"], b"b": [b"news"]}, 5)
+
+        run(endpoint, play)
+
+    def test_it_is_one_for_all_sockets_of_a_loop_and_ends_with_the_last(
+        self, endpoint: str, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr(transport, "SAFETY_TICK_S", 0.05)
+
+        async def play(net: Net) -> None:
+            fired: list[str] = []
+            running = asyncio.TimerHandle._run
+
+            def noted(timer: asyncio.TimerHandle) -> None:
+                fired.append(timer._callback.__qualname__)  # type: ignore[attr-defined]
+                running(timer)
+
+            router, dealer = net.router(), net.dealer()
+            with monkeypatch.context() as patch:
+                patch.setattr(asyncio.TimerHandle, "_run", noted)
+                start = time.monotonic()
+                await until(lambda: len([name for name in fired if name.startswith("_Sockets")]) >= 4)
+                assert time.monotonic() - start > 3 * 0.05, "two sockets tick no faster than one"
+                dealer.close()
+                router.close()
+                fired.clear()
+                await asyncio.sleep(0.2)
+            assert [name for name in fired if name.startswith("_Sockets")] == []
+
+        run(endpoint, play)
+
 
 SETTLE_S = 0.05
 
@@ -339,9 +415,9 @@ def _after_a_failed_send(sender: Router | Dealer, meanwhile: Callable[[], None])
         def __getattr__(self, name: str) -> Any:
             return getattr(socket, name)
 
-        def send_multipart(self, message: list[bytes], flags: int) -> None:
+        def send(self, frame: bytes, flags: int) -> None:
             try:
-                socket.send_multipart(message, flags)
+                socket.send(frame, flags)
             except zmq.Again:
                 meanwhile()
                 raise

@@ -12,9 +12,17 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from omnizmq import protocol as wire
-from omnizmq.errors import ProtocolError
+from omnizmq.errors import ProtocolError, StageError
 from omnizmq.shm.arrays import DTYPES, MAX_NDIM, check_array
-from omnizmq.workers.chunks import pack_arrays, unpack_chunk
+from omnizmq.workers.chunks import (
+    copied,
+    describe_arrays,
+    fill_slot,
+    pack_arrays,
+    slot_bytes,
+    unpack_chunk,
+    unpack_slot,
+)
 from omnizmq.workers.engine import Chunk
 
 CODES = "?bBhHiIlLqQefdFD"
@@ -219,3 +227,164 @@ class TestWhatDoesNotTravel:
         except ProtocolError:
             return
         assert (came.dtype.str, list(came.shape), came.tobytes()) == (dtype, shape, data)
+
+
+# --- In a slot -----------------------------------------------------------------------------------------------------
+
+
+class Tensor:
+    """An engine's own array."""
+
+    def __init__(self, array: np.ndarray) -> None:
+        self._array = array
+        self.dtype = array.dtype
+        self.shape = array.shape
+
+    def copy_to(self, out: np.ndarray) -> None:
+        assert (out.dtype, out.shape) == (self.dtype.newbyteorder("<"), self.shape)
+        assert out.flags.c_contiguous
+        assert out.flags.writeable
+        out[...] = self._array
+
+
+class Broken(Tensor):
+    def copy_to(self, out: np.ndarray) -> None:  # noqa: ARG002
+        raise ZeroDivisionError("oh")
+
+
+def slot_of(chunk: Chunk) -> np.ndarray:
+    data = np.full(slot_bytes(chunk), 0xAA, np.uint8)
+    fill_slot(chunk, data)
+    data.flags.writeable = False
+    return data
+
+
+def frame_of(chunk: Chunk, arrays: list[wire.ArrayShape] | None = None) -> wire.RingChunk:
+    described = describe_arrays(chunk) if arrays is None else arrays
+    (message,) = wire.Packer().pack(
+        wire.RingChunk("demo", 1, 1, "thinker", 1, dict(chunk.meta), described, 1, 64, slot_bytes(chunk), None)
+    )
+    frame = wire.Unpacker(wire.producer_to_consumer).unpack(message)
+    assert isinstance(frame, wire.RingChunk)
+    return frame
+
+
+def through_slot(array: Any) -> np.ndarray:
+    chunk = Chunk({}, {"first": np.zeros(3, np.uint8), "rows": array, "last": np.ones(1)})
+    return unpack_slot(frame_of(chunk), slot_of(chunk)).arrays["rows"]
+
+
+class TestSlots:
+    """W1, W3: the same arrays, written once where the consumer reads them."""
+
+    @pytest.mark.parametrize("order", ["<", ">"])
+    @pytest.mark.parametrize("code", CODES)
+    def test_w3_every_real_dtype_of_either_byte_order(self, code: str, order: str) -> None:
+        array = np.array([[0, 1, 1], [1, 0, 1]]).astype(np.dtype(code).newbyteorder(order))
+        same(through_slot(array), array)
+
+    @pytest.mark.parametrize("size", [1, 2])
+    def test_w3_opaque_elements_keep_their_bytes(self, size: int) -> None:
+        array = np.arange(12 * size, dtype=np.uint8).view(f"V{size}").reshape(3, 4)[:, ::2]
+        came = through_slot(array)
+        assert (came.dtype.str, came.shape, came.tobytes()) == (f"|V{size}", (3, 2), array.tobytes())
+
+    @pytest.mark.parametrize("shape", [(), (0,), (0, 3), (3, 0, 2), (1,), (2, 3, 4), (1,) * MAX_NDIM, (0,) * MAX_NDIM])
+    def test_w3_every_shape(self, shape: tuple[int, ...]) -> None:
+        array = np.arange(math.prod(shape), dtype=np.float32).reshape(shape)
+        same(through_slot(array), array)
+        assert slot_bytes(Chunk({}, {"rows": array})) == array.nbytes
+        alone = Chunk({}, {"rows": array})
+        same(unpack_slot(frame_of(alone), slot_of(alone)).arrays["rows"], array)
+
+    @settings(max_examples=150, derandomize=True)
+    @given(
+        code=st.sampled_from(CODES),
+        shape=st.lists(st.integers(0, 4), max_size=4),
+        axes=st.randoms(use_true_random=False),
+        step=st.sampled_from([-1, 1, 2]),
+    )
+    def test_w3_any_view_of_any_array(self, code: str, shape: list[int], axes: Any, step: int) -> None:
+        order = list(range(len(shape)))
+        axes.shuffle(order)
+        base = np.arange(math.prod(shape)).astype(code).reshape(shape)
+        array = base.transpose(order)[::step] if shape else base
+        same(through_slot(array), array)
+
+    def test_w3_each_array_is_aligned_and_nothing_is_written_between(self) -> None:
+        chunk = Chunk({}, {"a": np.full(3, 1, np.uint8), "b": np.zeros(0), "c": np.full(2, 2, np.uint8)})
+        assert slot_bytes(chunk) == 64 + 2
+        assert slot_of(chunk).tolist() == [1] * 3 + [0xAA] * 61 + [2] * 2
+
+    def test_w3_what_arrives_lies_over_the_slot_read_only_with_its_scalars(self) -> None:
+        chunk = Chunk({"n": 1, "word": "né"}, {"a": np.arange(5, dtype=np.int16), "b": np.ones((2, 3))})
+        data = slot_of(chunk)
+        came = unpack_slot(frame_of(chunk), data)
+        assert came.meta == chunk.meta
+        assert list(came.arrays) == ["a", "b"]
+        assert came.nbytes == chunk.nbytes
+        for array in came.arrays.values():
+            assert np.shares_memory(array, data)
+            assert not array.flags.writeable
+
+    def test_w3_a_chunk_without_arrays_needs_no_bytes(self) -> None:
+        chunk = Chunk({"n": 1})
+        assert slot_bytes(chunk) == 0
+        assert unpack_slot(frame_of(chunk), slot_of(chunk)) == chunk
+
+    @pytest.mark.parametrize("change", [-1, -64, -100])
+    def test_w1_a_slot_that_is_too_small_makes_no_array(self, change: int) -> None:
+        chunk = Chunk({}, {"a": np.zeros(3), "rows": np.zeros(5)})
+        with pytest.raises(ProtocolError, match=r"array '(a|rows)': \d+ bytes do not fill"):
+            unpack_slot(frame_of(chunk), slot_of(chunk)[:change])
+
+    @pytest.mark.parametrize(
+        "one",
+        [
+            wire.ArrayShape("rows", "|O", [1]),
+            wire.ArrayShape("rows", ">f4", [1]),
+            wire.ArrayShape("rows", "<f4", [-1]),
+            wire.ArrayShape("rows", "<f4", [-1, -1]),
+            wire.ArrayShape("rows", "<f4", [1 << 62, 1 << 62]),
+            wire.ArrayShape("rows", "<f4", [1 << 62, 1 << 62, 0]),
+            wire.ArrayShape("rows", "<f4", [1] * (MAX_NDIM + 1)),
+            wire.ArrayShape("rows", "<f4", [5000]),
+        ],
+        ids=lambda one: f"{one.dtype} {one.shape[:3]}",
+    )
+    def test_w1_a_description_that_no_array_has_makes_none(self, one: wire.ArrayShape) -> None:
+        chunk = Chunk({}, {"rows": np.zeros(4, np.uint8)})
+        with pytest.raises(ProtocolError, match="array 'rows'"):
+            unpack_slot(frame_of(chunk, [one]), slot_of(chunk))
+
+    def test_b4_a_copy_is_the_same_in_memory_of_its_own_and_read_only(self) -> None:
+        chunk = Chunk({"n": 1}, {"a": np.arange(5), "b": np.array(1.5), "c": np.zeros((0, 3), np.int8)})
+        data = slot_of(chunk)
+        came = copied(unpack_slot(frame_of(chunk), data))
+        assert came.meta == chunk.meta
+        for name, array in chunk.arrays.items():
+            same(came.arrays[name], array)
+            assert not np.shares_memory(came.arrays[name], data)
+            assert not came.arrays[name].flags.writeable
+
+
+class TestTensors:
+    """Arrays of an engine's own."""
+
+    @pytest.mark.parametrize("order", ["<", ">"])
+    def test_w3_a_tensor_copies_itself_into_its_frame_and_into_its_slot(self, order: str) -> None:
+        array = np.arange(6, dtype=f"{order}f4").reshape(2, 3)
+        chunk = Chunk({"n": 1}, {"a": np.ones(3, np.uint8)}, {"t": Tensor(array)})
+        assert chunk.nbytes == 3 + 24
+        by_frame = unpack_chunk(wire.ChunkFrame("demo", 1, 1, "thinker", 1, {"n": 1}, pack_arrays(chunk)))
+        for came in (by_frame, unpack_slot(frame_of(chunk), slot_of(chunk))):
+            assert list(came.arrays) == ["a", "t"]
+            assert came.tensors == {}
+            same(came.arrays["t"], array)
+
+    def test_f1_one_that_does_not_copy_itself_says_which_and_why(self) -> None:
+        chunk = Chunk({}, {"a": np.ones(3)}, {"t": Broken(np.zeros(2))})
+        with pytest.raises(StageError, match="array 't' was not copied: ZeroDivisionError: oh"):
+            pack_arrays(chunk)
+        with pytest.raises(ZeroDivisionError):
+            fill_slot(chunk, np.zeros(slot_bytes(chunk), np.uint8))

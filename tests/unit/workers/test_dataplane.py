@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import gc
+import os
+import threading
 import time
 from collections.abc import Awaitable, Callable, Iterator
 from dataclasses import dataclass, field
@@ -15,10 +18,14 @@ import zmq
 
 from omnizmq import protocol as wire
 from omnizmq import transport
+from omnizmq.errors import StageError
+from omnizmq.shm.ledger import Ledger, Slot
+from omnizmq.shm.memory import SharedMemoryError
+from omnizmq.shm.ring import RingError, RingWriter
 from omnizmq.transport import PeerGoneError, make_context
 from omnizmq.workers import dataplane
 from omnizmq.workers.chunks import pack_arrays, unpack_chunk
-from omnizmq.workers.dataplane import DataPlane, Peer
+from omnizmq.workers.dataplane import DataPlane, Peer, SlotData
 from omnizmq.workers.engine import Chunk
 
 NONCE = "secret"
@@ -28,11 +35,12 @@ Frame = wire.ProducerToConsumer | wire.ConsumerToProducer
 
 @dataclass
 class Net:
-    """Planes by replica, and what each has received: `(peer, frame)`."""
+    """Planes by replica, and what each has received: `(peer, frame)`, and what was found in its slot."""
 
     root: Path
     context: zmq.Context[zmq.Socket[bytes]] = field(default_factory=make_context)
     got: dict[str, list[tuple[Peer, Frame]]] = field(default_factory=dict)
+    data: dict[str, list[SlotData]] = field(default_factory=dict)
     planes: list[DataPlane] = field(default_factory=list)
     raw: list[zmq.Socket[bytes]] = field(default_factory=list)
 
@@ -41,13 +49,19 @@ class Net:
 
     def plane(self, replica: str, incarnation: int = 1, nonce: str = NONCE) -> DataPlane:
         inbox = self.got[replica] = []
+        data = self.data[replica] = []
+
+        def received(peer: Peer, frame: Frame, found: SlotData) -> None:
+            inbox.append((peer, frame))
+            data.append(found)
+
         made = DataPlane(
             self.context,
             self.endpoint(replica, incarnation),
             replica=replica,
             incarnation=incarnation,
             nonce=nonce,
-            received=lambda peer, frame, _data: inbox.append((peer, frame)),
+            received=received,
         )
         made.start()
         self.planes.append(made)
@@ -462,3 +476,318 @@ class TestDeath:
             assert [unpacker.unpack(data) for data in taken[1:]] == sent
 
         run(root, play)
+
+
+# --- Rings ---------------------------------------------------------------------------------------------------------
+
+SIZE = 20_000
+RING = 1 << 20
+
+
+@dataclass
+class Ring:
+    """A thinker with a ring, of which the talker is a reader."""
+
+    net: Net
+    thinker: DataPlane
+    talker: DataPlane
+    ledger: Ledger
+
+    def write(self, number: int, nbytes: int = SIZE) -> tuple[Slot, wire.Segment | None]:
+        slot = self.ledger.reserve(nbytes, ["talker/0"])
+        assert slot is not None
+        return slot, self.thinker.write(slot, lambda out: out.fill(number))
+
+    def send(self, slot: Slot, spill: wire.Segment | None = None, seq: int = 1) -> None:
+        shape = wire.ArrayShape("rows", "|u1", [slot.nbytes])
+        place = slot.seq, slot.offset, slot.nbytes, spill
+        frame = wire.RingChunk(RID, 1, 1, "thinker", seq, {}, [shape], *place)
+        self.thinker.to_consumer(self.net.target("talker/0"), frame)
+
+    async def found(self, count: int) -> list[SlotData]:
+        """What the talker has found in so many slots; nothing else keeps it."""
+        await until(lambda: len(self.net.data["talker/0"]) == count)
+        found = list(self.net.data["talker/0"])
+        self.net.data["talker/0"][:] = [None] * count
+        return found
+
+    def freed(self) -> list[list[int]]:
+        return [frame.slots for frame in self.net.frames("thinker/0") if isinstance(frame, wire.SlotsFreed)]
+
+    async def heard(self) -> None:
+        """The producer has heard what was sent to it before."""
+        marks = self.net.frames("thinker/0").count(CLOSED)
+        self.talker.to_producer(source("thinker/0"), CLOSED)
+        await until(lambda: self.net.frames("thinker/0").count(CLOSED) > marks)
+
+
+async def ringed(net: Net, quota: int = RING) -> Ring:
+    thinker, talker = net.plane("thinker/0"), net.plane("talker/0")
+    ledger = Ledger(RING)
+    ledger.admit("talker/0", quota)
+    thinker.ring = RingWriter(RING)
+    thinker.meet(net.target("talker/0"), quota)
+    await until(lambda: len(net.got["thinker/0"]) == 1)
+    assert net.frames("thinker/0") == [wire.RingAnswer(thinker.ring.id, None)]
+    return Ring(net, thinker, talker, ledger)
+
+
+def rings_test(root: Path, play: Callable[[Net, Ring], Awaitable[None]], quota: int = RING) -> None:
+    async def whole(net: Net) -> None:
+        await play(net, await ringed(net, quota))
+
+    run(root, whole)
+
+
+class TestRings:
+    """W3: large chunks by shared memory; their slots are freed when nothing needs them."""
+
+    def test_w3_a_chunk_is_read_in_place_and_its_slot_freed_with_its_last_view(self, root: Path) -> None:
+        async def play(_: Net, ring: Ring) -> None:
+            slot, spill = ring.write(7)
+            assert spill is None
+            ring.send(slot)
+            (view,) = await ring.found(1)
+            assert isinstance(view, np.ndarray)
+            assert (view.shape, view.dtype.str, view.flags.writeable) == ((SIZE,), "|u1", False)
+            assert set(view.tolist()) == {7}
+            assert ring.thinker.ring is not None
+            ring.thinker.ring.memory[slot.offset or 0] = 8  # the very same memory
+            assert view[0] == 8
+            part = view[5:10]
+            del view
+            gc.collect()
+            await ring.heard()
+            assert ring.freed() == []
+            del part
+            gc.collect()
+            await until(lambda: ring.freed() == [[1]])
+
+        rings_test(root, play)
+
+    def test_w3_a_view_may_die_in_any_thread_and_its_producer_hears_of_it(self, root: Path) -> None:
+        async def play(_: Net, ring: Ring) -> None:
+            asyncio.get_running_loop().set_debug(True)  # what is not thread-safe raises
+            ring.send(ring.write(7)[0])
+            held = await ring.found(1)
+            thread = threading.Thread(target=held.clear)
+            thread.start()
+            thread.join()
+            await until(lambda: ring.freed() == [[1]])
+
+        rings_test(root, play)
+
+    def test_b1_what_ends_together_is_told_in_one_frame_and_every_slot_once(self, root: Path) -> None:
+        async def play(_: Net, ring: Ring) -> None:
+            for number in range(1, 6):
+                ring.send(ring.write(number)[0], seq=number)
+            held = await ring.found(5)
+            held.clear()
+            gc.collect()
+            await until(lambda: [sorted(slots) for slots in ring.freed()] == [[1, 2, 3, 4, 5]])
+            ring.send(ring.write(6)[0], seq=6)
+            (await ring.found(6)).clear()
+            await until(lambda: ring.freed()[1:] == [[6]])
+
+        rings_test(root, play)
+
+    def test_b4_beyond_half_the_quota_it_is_copied_and_freed_at_once(self, root: Path) -> None:
+        async def play(_: Net, ring: Ring) -> None:
+            for number in (1, 2):
+                ring.send(ring.write(number)[0], seq=number)
+            one, two = await ring.found(2)
+            await until(lambda: ring.freed() == [[2]])
+            assert isinstance(two, np.ndarray)
+            assert set(two.tolist()) == {2}
+            del one, two
+            await until(lambda: ring.freed() == [[2], [1]])
+
+        rings_test(root, play, quota=2 * (64 + 20_032))
+
+    def test_w3_a_spilled_chunk_has_a_segment_of_its_own_until_it_is_freed(self, root: Path) -> None:
+        async def play(_: Net, ring: Ring) -> None:
+            before = len(os.listdir("/proc/self/fd"))
+            slot, spill = ring.write(7, RING)
+            assert slot.offset is None
+            assert spill is not None
+            assert len(os.listdir("/proc/self/fd")) == before + 1
+            ring.send(slot, spill)
+            (view,) = await ring.found(1)
+            await until(lambda: ring.freed() == [[1]])
+            open_now = len(os.listdir("/proc/self/fd"))
+            ring.thinker.free(slot)
+            assert len(os.listdir("/proc/self/fd")) == open_now - 1
+            assert isinstance(view, np.ndarray)
+            assert (view.nbytes, set(view.tolist())) == (RING, {7})
+
+        rings_test(root, play)
+
+    def test_r2_a_frame_that_comes_twice_frees_nothing_that_is_in_use(self, root: Path) -> None:
+        async def play(_net: Net, ring: Ring) -> None:
+            slot, _ = ring.write(7)
+            ring.send(slot)
+            ring.send(slot)
+            first, second = await ring.found(2)
+            assert isinstance(second, RingError)
+            await ring.heard()
+            assert ring.freed() == []
+            del first
+            await until(lambda: ring.freed() == [[1]])
+
+        rings_test(root, play)
+
+    def test_r2_a_slot_with_another_record_is_an_error_and_no_other_is_harmed(self, root: Path) -> None:
+        async def play(_net: Net, ring: Ring) -> None:
+            slot, _ = ring.write(7)
+            ring.send(Slot(9, slot.offset, slot.nbytes))
+            ring.send(Slot(slot.seq, slot.offset, slot.nbytes - 1))
+            ring.send(Slot(slot.seq, 2 * RING, slot.nbytes))
+            ring.send(slot)
+            *wrong, view = await ring.found(4)
+            assert all(isinstance(one, RingError) for one in wrong)
+            assert isinstance(view, np.ndarray)
+            await ring.heard()
+            assert ring.freed() == []
+
+        rings_test(root, play)
+
+    def test_f2_a_spilled_segment_that_is_gone_is_told_and_its_slot_released(self, root: Path) -> None:
+        async def play(_: Net, ring: Ring) -> None:
+            slot, spill = ring.write(7, RING)
+            ring.thinker.free(slot)
+            ring.send(slot, spill)
+            (found,) = await ring.found(1)
+            assert isinstance(found, SharedMemoryError)
+            assert not isinstance(found, RingError)
+            await until(lambda: ring.freed() == [[1]])
+
+        rings_test(root, play)
+
+    @pytest.mark.parametrize("change", [{"inode": 1}, {"pid": 2**22}, {"fd": 10**6}, {"nbytes": 64}], ids=str)
+    def test_w3_a_consumer_that_cannot_read_the_ring_says_why(
+        self, root: Path, change: dict[str, int], caplog: pytest.LogCaptureFixture
+    ) -> None:
+        async def play(net: Net) -> None:
+            thinker, talker = net.plane("thinker/0"), net.plane("talker/0")
+            thinker.ring = RingWriter(RING)
+            segment = msgspec.structs.replace(dataplane._on_wire(thinker.ring.segment), **change)
+            thinker.to_consumer(net.target("talker/0"), wire.RingOffer(thinker.ring.id, segment, RING))
+            await until(lambda: len(net.got["thinker/0"]) == 1)
+            (answer,) = net.frames("thinker/0")
+            assert isinstance(answer, wire.RingAnswer)
+            assert answer.ring == thinker.ring.id
+            assert answer.refused is not None
+            assert "\n" not in answer.refused
+            assert "talker/0#1 cannot read the ring, so chunks for it go inline" in caplog.text
+            ring = Ring(net, thinker, talker, Ledger(RING))
+            ring.ledger.admit("talker/0", RING)
+            ring.send(ring.write(7)[0])
+            (found,) = await ring.found(1)
+            assert isinstance(found, SharedMemoryError)
+            assert "thinker/0 has no ring here" in str(found)
+            assert net.got["talker/0"][0][1] is not None
+
+        run(root, play)
+
+    def test_w3_a_worker_without_a_ring_offers_none(self, root: Path) -> None:
+        async def play(net: Net) -> None:
+            thinker = net.plane("thinker/0")
+            net.plane("talker/0")
+            thinker.meet(net.target("talker/0"), 10)
+            thinker.free(Slot(1, None, 10))
+            assert not thinker._consumers
+
+        run(root, play)
+
+    def test_f1_what_fill_raises_passes_on_and_no_memory_is_a_stage_error(self, root: Path) -> None:
+        async def play(net: Net) -> None:
+            thinker = net.plane("thinker/0")
+            thinker.ring = RingWriter(RING)
+
+            def fill(_: object) -> None:
+                raise ZeroDivisionError("oh")
+
+            for offset in (64, None):
+                with pytest.raises(ZeroDivisionError):
+                    thinker.write(Slot(1, offset, 10), fill)
+            thinker.ring.close()
+            with pytest.raises(StageError, match="no memory for a chunk of 10 bytes: the ring is closed"):
+                thinker.write(Slot(1, 64, 10), fill)
+
+        run(root, play)
+
+    def test_f2_views_outlive_their_dropped_producer_and_nobody_hears_of_them(self, root: Path) -> None:
+        async def play(_: Net, ring: Ring) -> None:
+            ring.send(ring.write(7)[0])
+            (view,) = await ring.found(1)
+            ring.talker.drop(("thinker/0", 1))
+            ring.thinker.drop(("talker/0", 1))
+            assert isinstance(view, np.ndarray)
+            assert set(view.tolist()) == {7}
+            del view
+            gc.collect()
+            await asyncio.sleep(0)
+            assert ring.freed() == []
+
+        rings_test(root, play)
+
+    def test_f2_a_view_of_a_producer_that_has_left_its_connection_dies_in_silence(self, root: Path) -> None:
+        async def play(net: Net, ring: Ring) -> None:
+            ring.send(ring.write(7)[0])
+            held = await ring.found(1)
+            net.planes.remove(ring.thinker)
+            ring.thinker.close()
+
+            def has_left() -> bool:
+                try:
+                    ring.talker.to_producer(source("thinker/0"), CLOSED)
+                except PeerGoneError:
+                    return True
+                return False
+
+            await until(has_left)
+            called: list[object] = []
+            asyncio.get_running_loop().set_exception_handler(lambda _, what: called.append(what))
+            held.clear()
+            gc.collect()
+            for _ in range(3):
+                await asyncio.sleep(0)
+            assert called == []
+
+        rings_test(root, play)
+
+    def test_f2_a_view_that_dies_after_the_end_of_its_worker_harms_nobody(self, root: Path) -> None:
+        kept: list[SlotData] = []
+
+        async def play(_: Net, ring: Ring) -> None:
+            ring.send(ring.write(7)[0])
+            kept.extend(await ring.found(1))
+
+        rings_test(root, play)
+        (view,) = kept
+        assert isinstance(view, np.ndarray)
+        assert set(view.tolist()) == {7}
+        kept.clear()
+        del view
+        gc.collect()
+
+    def test_w3_rings_of_two_producers_are_told_apart(self, root: Path) -> None:
+        async def play(net: Net, ring: Ring) -> None:
+            other = net.plane("thinker/1")
+            other.ring = RingWriter(RING)
+            other.meet(net.target("talker/0"), RING)
+            await until(lambda: len(net.got["thinker/1"]) == 1)
+            other.write(Slot(1, 64, SIZE), lambda out: out.fill(9))
+            slot, _ = ring.write(7)
+            assert slot == Slot(1, 64, SIZE)
+            ring.send(slot)
+            Ring(net, other, ring.talker, ring.ledger).send(slot)
+            found = await ring.found(2)
+            assert sorted(int(view[0]) for view in found if isinstance(view, np.ndarray)) == [7, 9]
+            held = dict(zip([peer for peer, _ in net.got["talker/0"]], found, strict=True))
+            found.clear()
+            del held[("thinker/1", 1)]
+            await until(lambda: wire.SlotsFreed([1]) in net.frames("thinker/1"))
+            assert ring.freed() == []
+
+        rings_test(root, play)

@@ -4,17 +4,22 @@ from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
-from support.gate_model import GateModel, by_destination
-from support.gate_play import INCARNATION, REPLICA, STAGE, small, source, target
+from support.gate_model import GateModel, by_destination, record
+from support.gate_play import INCARNATION, REPLICA, STAGE, source, target
 
 from omnizmq import protocol as wire
 from omnizmq.errors import InvalidRequestError, OmnizmqError, StageError
+from omnizmq.shm.ledger import Slot
+from omnizmq.shm.memory import SharedMemoryError
+from omnizmq.shm.ring import RingError
 from omnizmq.workers import messages as m
 from omnizmq.workers.core import Gate
 from omnizmq.workers.engine import Chunk, StageOutput
+from omnizmq.workers.ring import Share
 
 SOURCES, TARGETS = ("thinker", "hearer"), ("code2wav", "captions")
 KEYS = [(f"demo-{number:016x}", attempt) for number in range(2) for attempt in (1, 2)]
@@ -33,6 +38,13 @@ errors = st.sampled_from([StageError("boom"), InvalidRequestError("too long")])
 contents = st.sampled_from([None, "", "word "])
 chunk_counts = st.dictionaries(st.sampled_from([*TARGETS, *TARGETS, "nobody"]), st.integers(0, 3), max_size=2)
 reasons = st.sampled_from([None] * 8 + ["stop", "length"])
+quotas = st.sampled_from([160_000, 136_000, 240_000, 72_000, 400_000])
+sizes = st.lists(
+    st.sampled_from([65_537, 68_000, 79_600, 65_536, None, 96_000, 132_000, 240_000]), min_size=1, max_size=3
+)
+by_ring = st.sampled_from(["chunk", "payload"])  # an edge has one mode: no reader of a ring is relayed to
+pairs = st.sampled_from([(True, True)] * 4 + [(True, False), (False, True)])
+found = st.sampled_from(["slot"] * 6 + ["other record", "no memory", "nothing"])
 submissions = st.fixed_dictionaries(
     {
         "modes_in": st.lists(modes, max_size=2),
@@ -48,14 +60,18 @@ class GateMachine(RuleBasedStateMachine):
 
     @initialize(ready=st.sampled_from(["all", "any"]), first=submissions, second=submissions)
     def make(self, ready: str, first: dict[str, Any], second: dict[str, Any]) -> None:
-        self.gate = Gate(STAGE, REPLICA, INCARNATION, ready, TARGETS)
-        self.model = GateModel(STAGE, REPLICA, INCARNATION, ready, TARGETS)
+        self.start(ready, {})
+        self.submit(KEYS[0], first)
+        self.submit(KEYS[2], second)
+
+    def start(self, ready: str, rings: dict[str, Share]) -> None:
+        self.gate = Gate(STAGE, REPLICA, INCARNATION, ready, TARGETS, rings)
+        self.model = GateModel(STAGE, REPLICA, INCARNATION, ready, TARGETS, rings)
+        self.written: list[tuple[str, Slot]] = []
         self.now = 1_000
         self.made = 0
         self.reports: dict[tuple[str, int], int] = {}
         self.submitted: dict[tuple[str, int], int] = {}
-        self.submit(KEYS[0], first)
-        self.submit(KEYS[2], second)
 
     def feed(self, event: m.GateEvent) -> None:
         self.now += 7
@@ -66,6 +82,8 @@ class GateMachine(RuleBasedStateMachine):
             if isinstance(command, m.ToRouter) and isinstance(command.frame, wire.StageFinished):
                 key = (command.frame.request_id, command.frame.attempt)
                 self.reports[key] = self.reports.get(key, 0) + 1
+            if isinstance(command, m.WriteSlot):
+                self.written.append((command.engine_id, command.slot))
 
     # --- The router ------------------------------------------------------------------------------------------------
 
@@ -109,7 +127,7 @@ class GateMachine(RuleBasedStateMachine):
 
     # --- Peers -----------------------------------------------------------------------------------------------------
 
-    def by(self, stage: str, off: int, frame: wire.ProducerToConsumer | wire.ConsumerToProducer) -> None:
+    def by(self, stage: str, off: int, frame: wire.OnEdge | wire.ConsumerToProducer) -> None:
         self.feed(m.PeerSent(f"{stage}/0", PEERS[stage] + off, frame))
 
     def arrived(self, key: tuple[str, int], stage: str) -> int:
@@ -120,6 +138,22 @@ class GateMachine(RuleBasedStateMachine):
     def chunk(self, key: tuple[str, int], stage: str, step: int, off: int) -> None:
         seq = self.arrived(key, stage) + step
         self.by(stage, off, wire.ChunkFrame(*key, PEERS[stage], stage, seq, {"n": seq}, []))
+
+    @rule(key=keys, stage=producers, step=st.sampled_from([1, 1, 1, 1, 1, 0, -1, 2]), off=incarnation_off, what=found)
+    def ring_chunk(self, key: tuple[str, int], stage: str, step: int, off: int, what: str) -> None:
+        self.ring_chunk_of(key, stage, self.arrived(key, stage) + step, off, what)
+
+    def ring_chunk_of(self, key: tuple[str, int], stage: str, seq: int, off: int, what: str) -> None:
+        data = np.full(20, seq % 256, np.uint8)
+        data.flags.writeable = False
+        shapes = [wire.ArrayShape("rows", "|u1", [20])]
+        frame = wire.RingChunk(*key, PEERS[stage], stage, seq, {"n": seq}, shapes, 1, 64, 20, None)
+        slots: dict[str, Any] = {
+            "slot": data,
+            "other record": RingError("other"),
+            "no memory": SharedMemoryError("none"),
+        }
+        self.feed(m.PeerSent(f"{stage}/0", PEERS[stage] + off, frame, slots.get(what)))
 
     @rule(key=keys, stage=producers, step=st.sampled_from([0, 0, 0, 0, 1, -1]), off=incarnation_off)
     def edge_end(self, key: tuple[str, int], stage: str, step: int, off: int) -> None:
@@ -179,14 +213,17 @@ class GateMachine(RuleBasedStateMachine):
         if chunks.pop("nobody", 0) > 2:
             chunks["nobody"] = 1
         self.made += 1
-        made = {stage: self.some(count) for stage, count in chunks.items()}
+        made = {stage: self.some([None] * count) for stage, count in chunks.items()}
         usage = {"completion_tokens": self.made}
         note = "a note" if reason == "length" else None
         output = StageOutput(self.engine_id(key), content, made, ended, reason, usage, note=note)  # type: ignore[arg-type]
         self.feed(m.EngineMade(output, self.now))
 
-    def some(self, count: int) -> list[Chunk]:
-        return [small(100 * self.made + number) for number in range(count)]
+    def some(self, nbytes: list[int | None]) -> list[Chunk]:
+        return [
+            Chunk({"n": 100 * self.made + number}, {} if size is None else {"rows": np.zeros(size, np.uint8)})
+            for number, size in enumerate(nbytes)
+        ]
 
     @rule(key=keys, error=errors, by_output=st.booleans(), now=rarely)
     def engine_failed(self, key: tuple[str, int], error: OmnizmqError, by_output: bool, now: bool) -> None:
@@ -229,6 +266,17 @@ class GateMachine(RuleBasedStateMachine):
                 for outflow in request.outflows.values():
                     assert outflow.relay or outflow.out - outflow.taken <= outflow.target.window
 
+    @invariant()
+    def readers_hold_what_the_gate_says(self) -> None:
+        """B1: no more than its quota, and one chunk that is over half of it."""
+        if hasattr(self, "gate"):
+            ring = self.model.ring
+            assert self.gate.rings() == ring.uses()
+            for peer in ring.readers:
+                held = sorted(record(slot.nbytes) for slot in ring.holds[peer].values())
+                quota = ring.quota(peer)
+                assert sum(held) <= quota or (held[-1] > quota / 2 and sum(held[:-1]) <= quota)
+
     def teardown(self) -> None:
         """B3: whatever state they are in, an abort and its confirmation empty the tables."""
         if not hasattr(self, "gate"):
@@ -238,6 +286,130 @@ class GateMachine(RuleBasedStateMachine):
             self.feed(m.EngineAborted(self.engine_id(key), []))
         assert self.gate.live == 0
         assert not self.gate._by_engine_id
+        ring = self.model.ring
+        for peer, held in list(ring.holds.items()):
+            if held:
+                self.feed(m.PeerSent(*peer, wire.SlotsFreed(sorted(held, reverse=True))))
+        assert not any(use.used for use in self.gate.rings())
+        ledger = self.gate._ring._ledger
+        assert (ledger.used, ledger.spilled, ledger._records) == (0, 0, {})
+        assert not any(self.gate._ring._lines.values())
+
+
+class RingMachine(GateMachine):
+    """First stages with two consumers, whose chunks are large and whose quotas are small."""
+
+    @initialize(
+        quota=st.tuples(quotas, quotas),
+        late=st.sampled_from([(), (), (), TARGETS, TARGETS[:1]]),
+        windows=st.tuples(st.integers(2, 6), st.integers(2, 6), st.integers(1, 6)),
+    )
+    def make(self, quota: tuple[int, int], late: tuple[str, ...], windows: tuple[int, ...]) -> None:
+        self.start("all", {stage: Share(each, each) for stage, each in zip(TARGETS, quota, strict=True)})
+        for key, window in zip((KEYS[0], KEYS[1], KEYS[2]), windows, strict=True):
+            self.submit(key, {"modes_in": [], "modes_out": ["chunk", "chunk"], "window": window, "final": False})
+        for stage in TARGETS:
+            if stage not in late:
+                self.by(stage, 0, wire.RingAnswer(1, None))
+
+    @rule(key=st.sampled_from(KEYS), modes=st.tuples(by_ring, by_ring), window=st.integers(1, 6))
+    def submits(self, key: tuple[str, int], modes: tuple[str, str], window: int) -> None:
+        self.submit(key, {"modes_in": [], "modes_out": list(modes), "window": window, "final": False})
+
+    @rule(
+        key=st.sampled_from(KEYS[:3]), to=pairs, nbytes=sizes, shared=st.sampled_from([True, True, False]), last=rarely
+    )
+    def pours(
+        self, key: tuple[str, int], to: tuple[bool, bool], nbytes: list[int | None], shared: bool, last: bool
+    ) -> None:
+        if key not in self.model.requests:
+            self.submit(key, {"modes_in": [], "modes_out": ["chunk", "chunk"], "window": 4, "final": False})
+        self.made += 1
+        chunks = self.some(nbytes)
+        made = {
+            stage: chunks if shared else [Chunk(chunk.meta, chunk.arrays) for chunk in chunks]
+            for stage, wanted in zip(TARGETS, to, strict=True)
+            if wanted
+        }
+        reason = "stop" if last and self.made % 3 == 0 else None
+        output = StageOutput(self.engine_id(key), chunks=made, finish_reason=reason)  # type: ignore[arg-type]
+        self.feed(m.EngineMade(output, self.now))
+
+    @rule(stage=consumers, off=incarnation_off, refused=rarely)
+    def ring_answer(self, stage: str, off: int, refused: bool) -> None:
+        self.by(stage, off, wire.RingAnswer(1, "not here" if refused else None))
+
+    @rule(stage=consumers, off=incarnation_off, picks=st.lists(st.integers(0, 5), max_size=3), other=st.integers(-1, 9))
+    def slots_freed(self, stage: str, off: int, picks: list[int], other: int) -> None:
+        """Of what it holds, in any order, and now and then what it does not."""
+        held = sorted(self.model.ring.holds[(f"{stage}/0", PEERS[stage] + off)])
+        slots = [held[pick % len(held)] for pick in picks if held]
+        self.by(stage, off, wire.SlotsFreed(slots + [other] * (other < 2)))
+
+    @precondition(lambda self: self.written)
+    @rule(last=st.integers(1, 3), now=st.sampled_from([False, True]))
+    def slot_unwritten(self, last: int, now: bool) -> None:
+        if now:
+            engine_id, slot = self.written[-min(last, len(self.written))]
+            self.feed(m.SlotUnwritten(engine_id, slot, StageError("boom")))
+
+    @rule(key=st.sampled_from(KEYS[:3]), stage=st.sampled_from(TARGETS), more=st.integers(1, 3))
+    def takes(self, key: tuple[str, int], stage: str, more: int) -> None:
+        """Credit for what was sent."""
+        request = self.model.requests.get(key)
+        if request is not None and stage in request.outflows:
+            consumed = min(request.outflows[stage].out, request.outflows[stage].taken + more)
+            self.by(stage, 0, wire.EdgeCredit(*key, PEERS[stage], stage, consumed))
+
+    @precondition(lambda self: any(self.model.ring.lines.values()))
+    @rule(stage=st.sampled_from(TARGETS), place=st.integers(0, 2), close=st.booleans(), now=rarely)
+    def leaves(self, stage: str, place: int, close: bool, now: bool) -> None:
+        """Whoever stands in a line, at its head or not, ends its edge or its request."""
+        line = self.model.ring.lines.get((f"{stage}/0", PEERS[stage]))
+        if now and line:
+            key = line[min(place, len(line) - 1)]
+            if close:
+                self.by(stage, 0, wire.EdgeClosed(*key, PEERS[stage], stage))
+            else:
+                self.abort(key)
+
+    def engine_made(self) -> None:
+        """No rules of this machine: what comes in."""
+
+    chunk = ring_chunk = relay = edge_end = edge_failed = engine_took = engine_ran = edge_credit = engine_made
+
+
+class JoinMachine(GateMachine):
+    """Stages that two edges join in, whose input mostly comes as it should."""
+
+    @initialize(ready=st.sampled_from(["all", "all", "any"]))
+    def make(self, ready: str) -> None:
+        self.start(ready, {})
+
+    @rule(
+        key=st.sampled_from(KEYS[:3]),
+        modes=st.tuples(st.sampled_from(["chunk", "chunk", "payload"]), st.sampled_from(["chunk", "payload"])),
+        stage=st.sampled_from(SOURCES),
+        ways=st.lists(st.booleans(), min_size=1, max_size=3),
+        ends=rarely,
+    )
+    def arrives(self, key: tuple[str, int], modes: tuple[str, str], stage: str, ways: list[bool], ends: bool) -> None:
+        """The next chunks of an edge, inline or by a ring, and now and then its end."""
+        if key not in self.model.requests:
+            self.submit(key, {"modes_in": list(modes), "modes_out": [], "window": 2, "final": False})
+        for by_ring in ways:
+            if by_ring:
+                self.ring_chunk_of(key, stage, self.arrived(key, stage) + 1, 0, "slot")
+            else:
+                seq = self.arrived(key, stage) + 1
+                self.by(stage, 0, wire.ChunkFrame(*key, PEERS[stage], stage, seq, {"n": seq}, []))
+        if ends:
+            self.by(stage, 0, wire.EdgeEnd(*key, PEERS[stage], stage, self.arrived(key, stage)))
+
+    def chunk(self) -> None:
+        """No rules of this machine: what goes out."""
+
+    relay = submits = edge_credit = edge_closed = engine_made = peer_unreachable = chunk
 
 
 GateMachine.TestCase.settings = settings(
@@ -247,4 +419,7 @@ GateMachine.TestCase.settings = settings(
     suppress_health_check=[HealthCheck.too_slow],
     derandomize=True,
 )
+RingMachine.TestCase.settings = JoinMachine.TestCase.settings = GateMachine.TestCase.settings
 TestGateAgainstItsModel = GateMachine.TestCase
+TestGateWithARingAgainstItsModel = RingMachine.TestCase
+TestGateThatJoinsAgainstItsModel = JoinMachine.TestCase

@@ -1,0 +1,1 @@
+"""Ways to hand a chunk from one process to another, one file each."""
