@@ -9,7 +9,7 @@ from collections.abc import Callable, Coroutine, Iterator, Sequence
 from concurrent.futures import Future
 from contextlib import suppress
 from types import TracebackType
-from typing import Any, Self, TypeVar
+from typing import Any, Generic, Self, TypeVar
 
 from omnizmq.errors import RouterLostError
 from omnizmq.frontend.client import AsyncClient, Params
@@ -116,27 +116,24 @@ class Client:
 
     def _wait(self, call: Coroutine[Any, Any, T]) -> T:
         """Its result. An interruption (Ctrl-C) cancels the call, and is raised on when that has ended."""
-        ended = threading.Event()
-
-        async def run() -> T:
-            try:
-                return await call
-            finally:
-                ended.set()
-
-        future = self._submit(run(), call)
+        run = _Call(call)
         try:
-            return future.result()
-        finally:
-            if not future.done():
-                future.cancel()
-                ended.wait(SETTLE_S)
+            return self._submit(run, call).result()
+        except BaseException:  # it may strike anywhere, also between handing the call over and knowing of it
+            self._give_up(run)
+            raise
 
-    def _submit(self, run: Coroutine[Any, Any, T], call: Coroutine[Any, Any, T]) -> Future[T]:
+    def _give_up(self, run: _Call[Any]) -> None:
+        with self._lock:
+            if self._loop is None or run.ended.is_set():
+                return
+            self._loop.call_soon_threadsafe(run.cancel)
+        run.ended.wait(SETTLE_S)
+
+    def _submit(self, run: _Call[T], call: Coroutine[Any, Any, T]) -> Future[T]:
         with self._lock:
             if self._loop is not None:
-                return asyncio.run_coroutine_threadsafe(run, self._loop)
-        run.close()
+                return asyncio.run_coroutine_threadsafe(run.run(), self._loop)
         call.close()
         if self._closed:
             raise RouterLostError("the router is gone: this client is closed")
@@ -151,6 +148,30 @@ class Client:
         loop.call_soon_threadsafe(loop.stop)
         self._thread.join()
         loop.close()
+
+
+class _Call(Generic[T]):
+    """One call on the loop, which can be cancelled, handed over or not. `ended`: it will not go on."""
+
+    def __init__(self, call: Coroutine[Any, Any, T]) -> None:
+        self.ended = threading.Event()
+        self._call = call
+        self._task: asyncio.Task[T] | None = None
+
+    async def run(self) -> T:
+        self._task = asyncio.current_task()
+        try:
+            return await self._call
+        finally:
+            self.ended.set()
+
+    def cancel(self) -> None:
+        """On the loop."""
+        if self._task is not None:
+            self._task.cancel()
+        else:
+            self._call.close()  # awaiting it fails, if it comes to that
+            self.ended.set()
 
 
 async def _settle() -> None:

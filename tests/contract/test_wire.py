@@ -21,11 +21,10 @@ from support.line import Edge, Line
 
 import omnizmq
 from omnizmq import protocol as wire
-from omnizmq.transport import make_context
 from omnizmq.shm.arrays import check_array
+from omnizmq.transport import make_context
 from omnizmq.workers.core import Gate
 from omnizmq.workers.dataplane import DataPlane
-from omnizmq.workers.engine import Chunk
 from omnizmq.workers.engines.synthetic import create
 from omnizmq.workers.messages import FeedEngine, PeerSent, RouterSent, ToProducer
 

@@ -20,8 +20,8 @@ from omnizmq.errors import ReplicaLostError, StageError
 pytestmark = pytest.mark.usefixtures("no_leaks")
 
 MIB = 1 << 20
-CHUNK = 60_000
-RECORD = 61_440
+CHUNK = 80_000
+RECORD = 81_920
 """At most, of a chunk in a ring."""
 
 HEARTBEAT_S = 0.1
