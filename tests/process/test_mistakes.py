@@ -115,7 +115,7 @@ class TestStreams:
 
 
 def test_b1_a_router_that_pauses_loses_nothing(no_leaks: None) -> None:  # noqa: ARG001
-    """More than every queue from a worker to it holds is made meanwhile, and waits; less than its client's queue holds."""
+    """More than every queue from a worker to it holds is made meanwhile, and waits; its client's queue holds it all."""
     sets = (
         "stage.thinker.options.echo=false",
         "stage.thinker.options.chunks=10000",
