@@ -3,14 +3,19 @@
     python tools/bench/idle.py [--turns 5] [--seconds 4] [--json]
 
 A router and six workers of the synthetic engine, with the defaults. CPU: of all their threads, as a share of one core;
-the median over the turns. Wake-ups: voluntary context switches of each thread, a second. Clocks: a second deployment
+the median over the turns. Beside it, in the same turns, as many processes of asyncio that do nothing but wake up once a
+second: on a virtual machine that has gone to sleep a wake-up costs many times what it costs on a busy one. Wake-ups: voluntary context switches of each thread, a second. Clocks: a second deployment
 runs with `asyncio`'s timers noting when they fire, which says what ticks, and how often. About a minute.
 """
 
 from __future__ import annotations
 
 import argparse
+import subprocess
+import sys
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -23,6 +28,7 @@ from omnizmq import Client
 CPU_AIM_PERCENT = 1.0
 TICK_AIM_HZ = 1.0
 SETTLE_S = 2.0
+IDLER = "import asyncio\nasync def main():\n  while True: await asyncio.sleep(1)\nasyncio.run(main())"
 SETS = tuple(f"stage.{stage}.replicas=2" for stage in ("thinker", "talker", "code2wav"))
 
 TRACER = '''"""Each process notes which of its timers fire, and when."""
@@ -46,9 +52,10 @@ asyncio.TimerHandle._run = _noted
 
 @dataclass(frozen=True)
 class Turn:
-    """Of each process: its share of a core, and each thread's wake-ups a second."""
+    """Of each process: its share of a core, and each thread's wake-ups a second. `bare`: what the bare ones took."""
 
     percent: dict[str, float]
+    bare: float
     wakeups: dict[str, dict[str, float]]
 
 
@@ -59,7 +66,20 @@ def processes(ready: dict[str, Any]) -> dict[str, int]:
     return {"router": ready["pid"], **{one["id"]: one["pid"] for stage in stages.values() for one in stage["replicas"]}}
 
 
-def turn(pids: dict[str, int], seconds: float) -> Turn:
+@contextmanager
+def idlers(count: int) -> Iterator[list[int]]:
+    """Processes that do nothing but wake up once a second."""
+    running = [subprocess.Popen([sys.executable, "-c", IDLER]) for _ in range(count)]
+    try:
+        yield [process.pid for process in running]
+    finally:
+        for process in running:
+            process.kill()
+            process.wait()
+
+
+def turn(pids: dict[str, int], bare: list[int], seconds: float) -> Turn:
+    bare_cpu = sum(map(cpu_ns, bare))
     cpu = {name: cpu_ns(pid) for name, pid in pids.items()}
     woken = {name: switches(pid) for name, pid in pids.items()}
     start = time.monotonic_ns()
@@ -70,14 +90,15 @@ def turn(pids: dict[str, int], seconds: float) -> Turn:
         name: {thread: (count - woken[name][thread]) * 1e9 / took for thread, count in switches(pid).items()}
         for name, pid in pids.items()
     }
-    return Turn(percent, rates)
+    return Turn(percent, 100 * (sum(map(cpu_ns, bare)) - bare_cpu) / took, rates)
 
 
 def measure_cpu(n: int, seconds: float) -> list[Turn]:
     with directories(), deployment("synthetic", *SETS) as ready:
         pids = processes(ready)
-        time.sleep(SETTLE_S)
-        return [turn(pids, seconds) for _ in range(n)]
+        with idlers(len(pids)) as bare:
+            time.sleep(SETTLE_S)
+            return [turn(pids, bare, seconds) for _ in range(n)]
 
 
 def measure_ticks(seconds: float) -> dict[str, dict[str, float]]:
@@ -109,6 +130,7 @@ def _rates(notes: Path, since_ns: int) -> dict[str, float]:
 def measure(n: int, seconds: float) -> dict[str, Any]:
     ran = measure_cpu(n, seconds)
     ticks = measure_ticks(n * seconds)
+    bare = median([one.bare for one in ran])
     total = median([sum(one.percent.values()) for one in ran])
     fastest, rate = max(
         ((f"{timer} of {name}", hz) for name, timers in ticks.items() for timer, hz in timers.items()),
@@ -121,12 +143,14 @@ def measure(n: int, seconds: float) -> dict[str, Any]:
         "processes": len(ran[0].percent),
         "cpu_percent": {
             "all": round(total, 3),
+            "as many bare ones": round(bare, 3),
             **{name: round(median([one.percent[name] for one in ran]), 3) for name in ran[0].percent},
         },
         "wakeups_hz": _medians([one.wakeups for one in ran]),
         "timers_hz": ticks,
         "verdicts": [
             verdict(f"idle CPU of {len(ran[0].percent)} processes", total, CPU_AIM_PERCENT, "% of a core"),
+            f"as many bare processes: {bare:.2f} % of a core; omnizmq: {total / bare:.2f} x (no aim)",
             verdict(f"the fastest clock ({fastest})", rate, TICK_AIM_HZ, "a second"),
         ],
     }
