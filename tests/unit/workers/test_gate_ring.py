@@ -324,6 +324,15 @@ class TestFanOut:
         assert play << writes(one, 1, FIRST, (1, CODE))
 
 
+    def test_w3_a_chunk_that_had_numpys_scalars_is_still_one_for_both(self) -> None:
+        play = ringed(CODE, CAPTIONS)
+        one = Chunk({"n": np.int64(1)}, {"rows": np.zeros(SIZE, np.uint8)})  # type: ignore[dict-item]
+        commands = play.gate.handle(made(to={"code2wav": [one], "captions": [one]}), NOW)
+        (written,) = [command for command in commands if isinstance(command, WriteSlot)]
+        assert [target.stage for target, _ in written.sends] == ["code2wav", "captions"]
+        assert written.chunk.meta == {"n": 1}
+
+
 class TestFullRing:
     """B1: a full ring parks this request only."""
 
