@@ -86,7 +86,7 @@ def make_engine_id(request_id: str, attempt: int, stage: str) -> str:
 def _fitting(text: object) -> str | None:
     if text is None:
         return None
-    whole = str(text).encode(errors="replace").decode()
+    whole = " ".join(str(text).encode(errors="replace").decode().split("\n"))
     return whole if len(whole) <= _ERROR_CHARS else whole[:_ERROR_CHARS] + "…"
 
 
@@ -162,7 +162,7 @@ Content = Text | Audio
 class ErrorInfo(_Wire, frozen=True):
     """An error on the wire; `code` is one of `omnizmq.errors`.
 
-    `of` makes any error fit: what cannot be UTF-8 is replaced in its message, and what is too long is cut.
+    `of` makes any error fit: its message becomes one line, what cannot be UTF-8 is replaced, what is too long is cut.
     """
 
     code: str
@@ -200,7 +200,8 @@ class ArrayData(_Wire, frozen=True):
 
 
 class ArrayShape(_Wire, frozen=True):
-    """An array of a chunk whose bytes are elsewhere: numpy's dtype string and its shape, C-ordered."""
+    """An array of a chunk whose bytes are elsewhere: numpy's dtype string and its shape, C-ordered. Where they are,
+    `omnizmq.shm.arrays.offsets` says: a change there is a change of this frame."""
 
     name: str
     dtype: str
@@ -218,11 +219,13 @@ class Segment(_Wire, frozen=True):
 
 
 class RingUse(_Wire, frozen=True):
-    """What one edge may hold of a worker's ring, and holds: the quotas of its readers together."""
+    """What one edge may hold of a worker's ring (the quotas of its readers together), holds of it, and holds besides in
+    segments of their own. Of a slot with several readers each counts all."""
 
     target: str
     capacity: int
     used: int
+    spilled: int
 
 
 class Source(_Wire, frozen=True):
@@ -512,7 +515,6 @@ class RingOffer(_Frame, frozen=True):
 class RingAnswer(_Frame, frozen=True):
     """From the consumer: it reads from the ring; or why it cannot, and chunks go inline."""
 
-    ring: int
     refused: str | None
 
 
@@ -543,7 +545,7 @@ class EdgeFailed(_Frame, frozen=True):
 
 
 class EdgeCredit(_Frame, frozen=True):
-    """From the consumer: every chunk up to `consumed` has been taken by its engine."""
+    """From the consumer: every chunk up to `consumed` has been taken by its engine, or is kept for it."""
 
     request_id: str
     attempt: int

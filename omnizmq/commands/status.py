@@ -43,7 +43,8 @@ def _render(document: dict[str, Any]) -> str:
             )
     for ring in document["rings"]:
         used, capacity = ring["used_bytes"] / (1 << 20), ring["capacity_bytes"] / (1 << 20)
-        lines.append(f"  {ring['edge']:<26} {used:.1f} of {capacity:.0f} MiB of the ring of {ring['replica']}")
+        beside = f", and {ring['spilled_bytes'] / (1 << 20):.1f} MiB beside it" if ring["spilled_bytes"] else ""
+        lines.append(f"  {ring['edge']:<26} {used:.1f} of {capacity:.0f} MiB of the ring of {ring['replica']}{beside}")
     counted = {name: count for name, count in document["counters"].items() if count}
     lines.append("counters: " + (", ".join(f"{name} {count}" for name, count in counted.items()) or "none yet"))
     return "\n".join(lines)

@@ -25,6 +25,7 @@ def ring_rows(pools: Pools) -> list[dict[str, object]]:
             "replica": replica.id,
             "capacity_bytes": use.capacity,
             "used_bytes": use.used,
+            "spilled_bytes": use.spilled,
         }
         for replica in pools.replicas.values()
         for use in replica.rings

@@ -8,7 +8,8 @@ included. What arrives is little-endian and C-ordered. What a peer says of an ar
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
 from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
@@ -41,15 +42,27 @@ class ArraySource(Protocol):
     def copy_to(self, out: NDArray[Any]) -> None: ...
 
 
+@dataclass(frozen=True)
+class FixedSource:
+    """An `ArraySource` that was asked for its dtype and shape once, so that they cannot change on the way."""
+
+    dtype: np.dtype[Any]
+    shape: tuple[int, ...]
+    copy_to: Callable[[NDArray[Any]], None]
+
+
 AnyArray = NDArray[Any] | ArraySource
 
 
 def check_array(name: str, array: object) -> None:
     """Raises `ProtocolError`, in one line, for what cannot travel."""
     if not isinstance(array, np.ndarray | ArraySource) or not isinstance(array.dtype, np.dtype):
-        raise ProtocolError(f"array {name!r} is a {type(array).__name__}; a numpy array was expected")
+        raise ProtocolError(
+            f"array {name!r} is a {type(array).__name__}; a numpy array was expected, "
+            "or among `tensors` an object with numpy's dtype, a shape and copy_to"
+        )
     if not isinstance(array.shape, tuple) or not all(_is_size(size) for size in array.shape):
-        raise ProtocolError(f"array {name!r} has shape {array.shape!r}; sizes from 0 were expected")
+        raise ProtocolError(f"array {name!r} has shape {array.shape!r}; a tuple of sizes from 0 was expected")
     if dtype_code(array.dtype) not in DTYPES:
         raise ProtocolError(
             f"array {name!r} has dtype {array.dtype}, which cannot travel; numbers and truth values can"
@@ -71,7 +84,7 @@ def dtype_code(dtype: np.dtype[Any]) -> str:
 
 def array_bytes(array: AnyArray) -> int:
     """Its size, C-ordered."""
-    return math.prod(map(int, array.shape)) * array.dtype.itemsize
+    return math.prod(array.shape) * array.dtype.itemsize
 
 
 def copy_array(array: AnyArray, out: NDArray[Any]) -> None:

@@ -17,8 +17,6 @@ from dataclasses import dataclass, field
 from omnizmq.shm.holes import Holes
 from omnizmq.shm.layout import ALIGN, HEADER, record_bytes
 
-__all__ = ["ALIGN", "HEADER", "Ledger", "Reader", "Slot"]
-
 Reader = Hashable
 
 
@@ -41,18 +39,18 @@ class _Record:
 
 @dataclass(slots=True)
 class _Account:
-    """What a reader holds: bytes, how many spilled records, and all records' numbers in the order of reservation."""
+    """What a reader holds: bytes, those of them in spilled records, and all records' numbers as they were reserved."""
 
     quota: int
     held: int = 0
-    spills: int = 0
+    spilled: int = 0
     seqs: dict[int, None] = field(default_factory=dict)
 
     def is_large(self, size: int) -> bool:
         return 2 * size > self.quota
 
     def has_room(self, size: int) -> bool:
-        return self.held + size <= self.quota or (self.is_large(size) and not self.spills)
+        return self.held + size <= self.quota or (self.is_large(size) and not self.spilled)
 
 
 class Ledger:
@@ -94,6 +92,11 @@ class Ledger:
         account = self._accounts.get(reader)
         return account.held if account else 0
 
+    def spilled_for(self, reader: Reader) -> int:
+        """Of what it holds, bytes that are not in the ring."""
+        account = self._accounts.get(reader)
+        return account.spilled if account else 0
+
     def reserve(self, nbytes: int, readers: Collection[Reader]) -> Slot | None:
         """A place for a payload of `nbytes` that each of `readers` will release. None: one of them has no room.
 
@@ -110,7 +113,7 @@ class Ledger:
         self._records[slot.seq] = _Record(slot, size, set(readers))
         for account in accounts:
             account.held += size
-            account.spills += slot.offset is None
+            account.spilled += size if slot.offset is None else 0
             account.seqs[slot.seq] = None
         return slot
 
@@ -166,7 +169,7 @@ class Ledger:
         account = self._accounts[reader]
         record.readers.remove(reader)
         account.held -= record.size
-        account.spills -= record.slot.offset is None
+        account.spilled -= record.size if record.slot.offset is None else 0
         del account.seqs[record.slot.seq]
 
     def _end(self, record: _Record) -> Slot:

@@ -15,8 +15,6 @@ from contextlib import contextmanager
 
 from omnizmq.shm.available import available_bytes
 
-__all__ = ["SharedMemoryError", "available_bytes", "make_segment", "open_segment", "seal_contents", "write_all"]
-
 _SIZE_SEALS = fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW
 _FUTURE_WRITE_SEAL = 0x10  # F_SEAL_FUTURE_WRITE (Linux 5.1); the fcntl module names it from Python 3.13 on
 # An allocation that a signal interrupts starts anew, so it is not one large one.
@@ -25,6 +23,10 @@ _PIECE = 64 << 20
 
 class SharedMemoryError(Exception):
     """Shared memory that cannot be had. One line: what was asked, and what is in the way."""
+
+
+class SegmentGoneError(SharedMemoryError):
+    """What its maker has announced is not there any more."""
 
 
 def make_segment(nbytes: int, *, populate: bool) -> int:
@@ -79,14 +81,16 @@ def open_segment(pid: int, fd: int, inode: int, device: int, nbytes: int) -> mma
         with _opened(f"/proc/{pid}/fd/{fd}", os.O_PATH) as found:
             status = os.fstat(found)
             if nbytes < 1 or (status.st_ino, status.st_dev, status.st_size) != (inode, device, nbytes):
-                raise SharedMemoryError(f"{where} is not the segment that was announced: the number was used again")
+                raise SegmentGoneError(f"{where} is not the segment that was announced: the number was used again")
             # Only what was compared is opened: opening a device or a pipe would do something to it.
             with _opened(f"/proc/self/fd/{found}", os.O_RDONLY) as opened:
                 if fcntl.fcntl(opened, fcntl.F_GET_SEALS) & _SIZE_SEALS != _SIZE_SEALS:
                     raise SharedMemoryError(f"{where} is not a segment: its size is not sealed")
+                if status.st_blocks * 512 < nbytes:  # to map it would be to allocate it, for whoever says so
+                    raise SharedMemoryError(f"{where} is not a whole segment: some of its {nbytes} bytes do not exist")
                 return mmap.mmap(opened, nbytes, flags=mmap.MAP_SHARED | mmap.MAP_POPULATE, prot=mmap.PROT_READ)
     except (FileNotFoundError, ProcessLookupError) as error:
-        raise SharedMemoryError(f"{where} cannot be opened: the process or its segment is gone, or not here") from error
+        raise SegmentGoneError(f"{where} cannot be opened: the process or its segment is gone, or not here") from error
     except OSError as error:
         raise SharedMemoryError(f"{where} cannot be opened: {error.strerror}") from error
 

@@ -30,7 +30,8 @@ from omnizmq.shm.memory import (
     write_all,
 )
 
-__all__ = ["RingError", "RingReader", "RingWriter", "Segment"]
+MAPPED_SPILLS = 64
+"""Spilled records that a reader keeps mapped at a time: each costs a descriptor. Beyond it they are copied."""
 
 
 class RingError(SharedMemoryError):
@@ -140,6 +141,8 @@ class RingReader:
         self._pid = segment.pid
         self._quota = quota
         self._ended = Ended(freed)
+        self._spills = Ended(_nobody_waits)
+        self._mapped = 0
         self._live: dict[int, int] = {}
         self._freed: list[int] = []
 
@@ -147,8 +150,9 @@ class RingReader:
         """The payload that a descriptor describes: uint8 `[nbytes]`, read-only.
 
         A view of the ring, which is this reader's until the last array derived from it is gone; or a copy, where views
-        hold enough. A spilled record's array is a mapping of its own. Raises RingError for a descriptor that does not
-        match, whatever its numbers are, and SharedMemoryError for a spilled record that cannot be opened.
+        hold enough. A spilled record's array is a mapping of its own; or a copy, where many of those are alive. Raises
+        RingError for a descriptor that does not match, whatever its numbers are, and SharedMemoryError for a spilled
+        record that cannot be opened.
         """
         self._settle(rearm=False)
         if seq in self._live:
@@ -203,11 +207,22 @@ class RingReader:
             raise RingError(f"spilled record {seq} of {nbytes} bytes at {offset} does not match {spill}")
         memory = _mapping(spill)
         self._expect(memory, 0, seq, nbytes)
-        return np.frombuffer(memory, np.uint8)[HEADER:]
+        payload = np.frombuffer(memory, np.uint8)[HEADER:]
+        self._mapped -= len(self._spills.take(rearm=True))
+        if self._mapped < MAPPED_SPILLS:
+            self._mapped += 1
+            return leased(payload, seq, self._spills)
+        payload = payload.copy()
+        payload.flags.writeable = False
+        return payload
 
     def _expect(self, memory: mmap.mmap | memoryview, at: int, seq: int, nbytes: int) -> None:
         if not is_published(memory, at, self._id, seq, nbytes):
             raise RingError(f"record {seq} of {nbytes} bytes is not there: its place was used again, or never written")
+
+
+def _nobody_waits() -> None:
+    """The writer was told when the record arrived."""
 
 
 def _segment(fd: int) -> Segment:

@@ -38,7 +38,7 @@ def _pack(name: str, array: AnyArray) -> wire.ArrayData:
         copy_array(array, out)
     except (Exception, SystemExit) as error:  # an array of an engine's own may raise anything (F1)
         raise StageError(f"array {name!r} was not copied: {type(error).__name__}: {error}") from error
-    return wire.ArrayData(name, code, list(out.shape), out.tobytes())
+    return wire.ArrayData(name, code, list(array.shape), out.tobytes())
 
 
 # --- In a slot of a ring -------------------------------------------------------------------------------------------
@@ -52,7 +52,7 @@ def slot_bytes(chunk: Chunk) -> int:
 def describe_arrays(chunk: Chunk) -> list[wire.ArrayShape]:
     """What the consumer must know to find them in the slot."""
     content = chunk.content().items()
-    return [wire.ArrayShape(name, dtype_code(array.dtype), list(map(int, array.shape))) for name, array in content]
+    return [wire.ArrayShape(name, dtype_code(array.dtype), list(array.shape)) for name, array in content]
 
 
 def fill_slot(chunk: Chunk, out: NDArray[np.uint8]) -> None:

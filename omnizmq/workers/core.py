@@ -18,11 +18,10 @@ from contextlib import suppress
 from typing import assert_never
 
 import numpy as np
-from numpy.typing import NDArray
 
 from omnizmq import protocol as wire
 from omnizmq.errors import OmnizmqError, ReplicaLostError, StageError
-from omnizmq.shm.memory import SharedMemoryError
+from omnizmq.shm.memory import SegmentGoneError
 from omnizmq.shm.ring import RingError
 from omnizmq.workers.chunks import copied, unpack_chunk, unpack_slot
 from omnizmq.workers.edges import InEdge, OutEdge
@@ -47,6 +46,7 @@ from omnizmq.workers.messages import (
     PeerUnreachable,
     RouterSent,
     RunEngine,
+    SlotData,
     SlotUnwritten,
     ToProducer,
     ToRouter,
@@ -55,8 +55,6 @@ from omnizmq.workers.outgoing import Outgoing
 from omnizmq.workers.outputs import checked, wire_content
 from omnizmq.workers.ring import Peer, Ring, Share
 from omnizmq.workers.work import Work, WorkState
-
-SlotData = NDArray[np.uint8] | SharedMemoryError | None
 
 
 class Gate:
@@ -417,7 +415,6 @@ class Gate:
         work.aborting = True
         work.running = False
         for edge in work.targets.values():
-            edge.ring_full = False
             self._ring.leave(work.key, edge.peer)
         self._commands.append(AbortEngine(work.engine_id))
 
@@ -506,8 +503,11 @@ def _opened(edge: InEdge, frame: wire.ChunkFrame | wire.RingChunk, data: SlotDat
         return unpack_slot(frame, data)
     source = edge.source
     text = f"chunk {frame.seq} of {source.replica} cannot be read: {data}"
-    error = StageError if data is None or isinstance(data, RingError) else ReplicaLostError
-    raise error(text, stage=source.stage, replica=source.replica)
+    if isinstance(data, SegmentGoneError):
+        raise ReplicaLostError(text, stage=source.stage, replica=source.replica)
+    if data is None or isinstance(data, RingError):
+        raise StageError(text, stage=source.stage, replica=source.replica)
+    raise StageError(text)  # it is there, and this worker cannot have it
 
 
 def _own(chunk: Chunk, frame: wire.ChunkFrame | wire.RingChunk) -> Chunk:

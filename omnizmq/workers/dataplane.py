@@ -34,18 +34,17 @@ from omnizmq.shm.ledger import Slot
 from omnizmq.shm.memory import SharedMemoryError
 from omnizmq.shm.ring import RingError, RingReader, RingWriter, Segment
 from omnizmq.transport import Dealer, PeerGoneError, Router
+from omnizmq.workers.messages import SlotData
+from omnizmq.workers.ring import Peer
 
 log = logging.getLogger(__name__)
 
 EARLY_FRAMES = 4096
-"""What a producer that has not connected yet may have to hear. Beyond it the oldest are forgotten: those requests have
-ended without a chunk, or it would have connected."""
+"""What a producer that has not connected yet may have to hear. Beyond it the oldest are forgotten: their requests have
+ended here before it was bound to this worker."""
 
-Peer = tuple[str, int]  # replica, incarnation
 FromPeer = wire.OnEdge | wire.ConsumerToProducer
-SlotData = NDArray[np.uint8] | SharedMemoryError | None
 Received = Callable[[Peer, FromPeer, SlotData], None]
-"""A frame and, for a chunk in a ring, its slot: uint8 `[nbytes]`, or why it cannot be read."""
 
 
 F = TypeVar("F")
@@ -62,7 +61,8 @@ class _Producer:
 
 
 class DataPlane:
-    """`received` gets every frame of a peer that said a good hello. What cannot be sent raises `PeerGoneError`."""
+    """`received` gets what consumers send back, and what producers send that have said a good hello. What cannot be
+    sent raises `PeerGoneError`."""
 
     def __init__(
         self,
@@ -104,9 +104,8 @@ class DataPlane:
 
     def meet(self, target: wire.Target, quota: int) -> None:
         """Connect, and offer the ring. What it answers is `received`."""
-        segment = None if self.ring is None else self.ring.segment
-        if self.ring is not None and segment is not None:
-            self.to_consumer(target, wire.RingOffer(self.ring.id, _on_wire(segment), quota))
+        assert self.ring is not None
+        self.to_consumer(target, wire.RingOffer(self.ring.id, _on_wire(self.ring.segment), quota))
 
     def write(self, slot: Slot, fill: Callable[[NDArray[np.uint8]], None]) -> wire.Segment | None:
         """Copy into the slot. Returns where it is, when it has a segment of its own. Raises `StageError` when there is
@@ -147,7 +146,7 @@ class DataPlane:
     # --- As a consumer ---------------------------------------------------------------------------------------------
 
     def to_producer(self, source: wire.Source, frame: wire.ConsumerToProducer) -> None:
-        """A producer connects with its first chunk: what it must hear before that waits here for its hello."""
+        """A producer connects when it is first bound to this worker: what it must hear before that waits here."""
         peer = (source.replica, source.incarnation)
         producer = self._by_peer.get(peer)
         if producer is not None:
@@ -185,7 +184,10 @@ class DataPlane:
             self.bad_frames += 1
             log.warning("refused %s#%s, which is known to be dead", *producer.peer)
             return
-        self._forget(self._by_peer.get(producer.peer))
+        if producer.peer in self._by_peer:
+            self.bad_frames += 1
+            log.warning("refused %s#%s, which is connected already", *producer.peer)
+            return
         self._producers[producer.identity] = self._by_peer[producer.peer] = producer
         for frame in self._early.pop(producer.peer, ()):
             with suppress(PeerGoneError):  # it has just been here: its death will be heard of
@@ -195,24 +197,31 @@ class DataPlane:
 
     def _from_producer(self, producer: _Producer, frame: wire.ProducerToConsumer) -> None:
         if isinstance(frame, wire.RingOffer):
-            self._answer(producer, wire.RingAnswer(frame.ring, self._map(producer, frame)))
+            self._offered(producer, frame)
         elif isinstance(frame, wire.RingChunk):
             self._received(producer.peer, frame, self._read(producer, frame))
         else:
             self._received(producer.peer, frame, None)
 
-    def _map(self, producer: _Producer, offer: wire.RingOffer) -> str | None:
-        """Why the ring cannot be read here; None: it can."""
+    def _offered(self, producer: _Producer, offer: wire.RingOffer) -> None:
+        """An incarnation has one ring: another one is not looked at."""
+        if producer.reader is not None:
+            self.bad_frames += 1
+            log.warning("%s#%s offered a second ring", *producer.peer)
+            return
+        refused = None
         freed = partial(self._freed_somewhere, producer)
         try:
             producer.reader = RingReader(offer.ring, _of_wire(offer.segment), offer.quota, freed)
         except SharedMemoryError as error:
-            return str(error)
-        return None
+            refused = str(error)
+        self._answer(producer, wire.RingAnswer(refused))
 
     def _read(self, producer: _Producer, frame: wire.RingChunk) -> NDArray[np.uint8] | SharedMemoryError:
         if producer.reader is None:
-            return SharedMemoryError(f"{producer.peer[0]} has no ring here")
+            return RingError(f"{producer.peer[0]} has no ring here")
+        if frame.nbytes > wire.MESSAGE_BYTES:
+            return RingError(f"a chunk of {frame.nbytes} bytes is larger than a message may be ({wire.MESSAGE_BYTES})")
         spill = None if frame.spill is None else _of_wire(frame.spill)
         try:
             return producer.reader.take(frame.slot, frame.offset, frame.nbytes, spill)

@@ -14,6 +14,9 @@ from omnizmq.shm.ledger import Slot
 from omnizmq.shm.memory import SharedMemoryError
 from omnizmq.workers.engine import Chunk, EngineRequest, StageOutput
 
+SlotData = NDArray[np.uint8] | SharedMemoryError | None
+"""Of a chunk in a ring, its slot: uint8 `[nbytes]`, or why it cannot be read. None: of anything else."""
+
 # --- In: facts -----------------------------------------------------------------------------------------------------
 
 
@@ -24,13 +27,12 @@ class RouterSent:
 
 @dataclass(frozen=True, slots=True)
 class PeerSent:
-    """On a data socket: from a producer, or from a consumer back. `data`: of a chunk in a ring, its slot, uint8
-    `[nbytes]`, or why it cannot be read."""
+    """On a data socket: from a producer, or from a consumer back."""
 
     replica: str
     incarnation: int
     frame: wire.OnEdge | wire.ConsumerToProducer
-    data: NDArray[np.uint8] | SharedMemoryError | None = None
+    data: SlotData = None
 
 
 @dataclass(frozen=True, slots=True)

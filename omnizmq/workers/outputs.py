@@ -15,7 +15,7 @@ import numpy as np
 
 from omnizmq import protocol as wire
 from omnizmq.errors import OmnizmqError, ProtocolError, StageError
-from omnizmq.shm.arrays import array_bytes, check_array
+from omnizmq.shm.arrays import ArraySource, FixedSource, check_array
 from omnizmq.workers.engine import Audio, Chunk, FinishReason, StageOutput
 
 NOTE_BYTES = 4096
@@ -87,25 +87,37 @@ def _checked_chunk(chunk: object) -> Chunk:
     if not isinstance(chunk, Chunk):
         raise _wrong("chunk", chunk, "a Chunk")
     meta = _plain("meta", chunk.meta, _is_value, "a number, text, a truth value or None")
-    size = sum(2 * _HEADER_BYTES + len(key.encode()) for key in meta)
-    size += sum(len(value.encode()) for value in meta.values() if isinstance(value, str))
     if chunk.tensors and not chunk.arrays.keys().isdisjoint(chunk.tensors):
         raise StageError(f"the engine made a chunk with two arrays {min(chunk.arrays.keys() & chunk.tensors)!r}")
-    for name, array in chunk.content().items():
-        size += _ARRAY_BYTES + _utf8_bytes("an array's name", name)
-        try:
-            check_array(name, array)
-        except ProtocolError as error:
-            raise StageError(f"the engine made a chunk that cannot be sent: {error.message}") from error
-        except (
-            Exception,
-            SystemExit,
-        ) as error:  # an array of an engine's own may raise anything when it is asked for its shape
-            raise StageError(f"array {name!r} cannot be sent: {type(error).__name__}: {error}") from error
-        size += array_bytes(array)
-    if size > wire.CONTENT_BYTES:
+    for name, array in chunk.arrays.items():
+        _check_array(name, array)
+    tensors = {name: _fixed(name, tensor) for name, tensor in chunk.tensors.items()}
+    if meta is not chunk.meta or tensors:
+        chunk = Chunk(meta, chunk.arrays, tensors)
+    size = sum(2 * _HEADER_BYTES + len(key.encode()) for key in meta)
+    size += sum(_ARRAY_BYTES + len(name.encode()) for name in chunk.content())
+    if size + chunk.nbytes > wire.CONTENT_BYTES:
+        size += chunk.nbytes
         raise StageError(f"the engine made a chunk of {size} bytes: at most {wire.CONTENT_BYTES} can be sent")
-    return chunk if meta is chunk.meta else dataclasses.replace(chunk, meta=meta)
+    return chunk
+
+
+def _check_array(name: str, array: object) -> None:
+    _utf8_bytes("an array's name", name)
+    try:
+        check_array(name, array)
+    except ProtocolError as error:
+        raise StageError(f"the engine made a chunk that cannot be sent: {error.message}") from error
+
+
+def _fixed(name: str, tensor: ArraySource) -> ArraySource:
+    """An engine's own array may raise anything when it is asked for its shape: it is asked once."""
+    try:
+        fixed = FixedSource(tensor.dtype, tensor.shape, tensor.copy_to)
+    except (Exception, SystemExit) as error:
+        raise StageError(f"array {name!r} cannot be sent: {type(error).__name__}: {error}") from error
+    _check_array(name, fixed)
+    return dataclasses.replace(fixed, shape=tuple(map(int, fixed.shape)))
 
 
 def _plain(what: str, values: Mapping[str, Any], fits: Callable[[object], bool], expected: str) -> Mapping[str, Any]:

@@ -6,6 +6,7 @@ What cannot be done comes back to the gate as an event, `later`: after the order
 from __future__ import annotations
 
 import logging
+import traceback
 from collections.abc import Callable
 from functools import partial
 from typing import TypeVar, assert_never
@@ -23,6 +24,7 @@ from omnizmq.workers.messages import (
     FreeSlot,
     GateEvent,
     MeetConsumer,
+    PeerSent,
     PeerUnreachable,
     PlaneCommand,
     SlotUnwritten,
@@ -62,24 +64,26 @@ class Peers:
             case _:
                 assert_never(command)
 
-    def _to_consumer(self, target: wire.Target, frame: wire.OnEdge) -> None:
-        self._sent(target, partial(self._plane.to_consumer, target), frame)
+    def _to_consumer(self, target: wire.Target, frame: wire.OnEdge) -> bool:
+        return self._sent(target, partial(self._plane.to_consumer, target), frame)
 
-    def _sent(self, peer: wire.Source | wire.Target, send: Callable[[F], None], frame: F) -> None:
+    def _sent(self, peer: wire.Source | wire.Target, send: Callable[[F], None], frame: F) -> bool:
+        """Whether it is on its way; else the gate will hear of it."""
         try:
-            self._reached(peer, partial(send, frame))
-        except (
-            ProtocolError
-        ) as error:  # its request fails; an end that was reported already stands, and misses the frame
+            return self._reached(peer, partial(send, frame))
+        except ProtocolError as error:  # its request fails; an end that was reported stands
             log.error("%s", error.message)
             engine_id = wire.make_engine_id(frame.request_id, frame.attempt, self._stage)
             self._later(EngineFailed(engine_id, StageError(error.message)))
+            return False
 
-    def _reached(self, peer: wire.Source | wire.Target, send: Callable[[], None]) -> None:
+    def _reached(self, peer: wire.Source | wire.Target, send: Callable[[], None]) -> bool:
         try:
             send()
         except PeerGoneError as error:
             self._later(PeerUnreachable(peer.replica, peer.incarnation, str(error)))
+            return False
+        return True
 
     # --- Slots -----------------------------------------------------------------------------------------------------
 
@@ -91,11 +95,14 @@ class Peers:
             self._unwritten(command, error)
             return
         for target, frame in command.sends:
-            self._to_consumer(target, msgspec.structs.replace(frame, spill=spill))
+            if not self._to_consumer(target, msgspec.structs.replace(frame, spill=spill)):
+                unread = wire.SlotsFreed([command.slot.seq])
+                self._later(PeerSent(target.replica, target.incarnation, unread))
 
     def _unwritten(self, command: WriteSlot, error: Exception | SystemExit) -> None:
         """Instead of the chunk its consumers get the error, before anything else about this request (R3)."""
         text = error.message if isinstance(error, StageError) else f"{type(error).__name__}: {error}"
+        log.error("no chunk of %s was sent\n%s", command.engine_id, "".join(traceback.format_exception(error)))
         failure = StageError(text, stage=self._stage, replica=self._replica)
         for target, frame in command.sends:
             ids = frame.request_id, frame.attempt, frame.incarnation, frame.source

@@ -63,11 +63,14 @@ class Ring:
         return self._ledger.knows(peer)
 
     def uses(self) -> list[wire.RingUse]:
-        """For each edge, what it may hold and holds."""
-        used = dict.fromkeys(self.shares, 0)
-        for peer, stage in self._stage.items():
-            used[stage] += self._ledger.held(peer)
-        return [wire.RingUse(stage, share.capacity, used[stage]) for stage, share in self.shares.items()]
+        """For each edge, what it may hold of the ring, and holds of it and besides."""
+        uses = []
+        for stage, share in self.shares.items():
+            peers = [peer for peer, of in self._stage.items() if of == stage]
+            spilled = sum(self._ledger.spilled_for(peer) for peer in peers)
+            held = sum(self._ledger.held(peer) for peer in peers)
+            uses.append(wire.RingUse(stage, share.capacity, held - spilled, spilled))
+        return uses
 
     # --- Room ------------------------------------------------------------------------------------------------------
 

@@ -11,6 +11,7 @@ that were in the step (F1). Nothing leaves this module as an exception.
 from __future__ import annotations
 
 import logging
+import traceback
 from collections import Counter, deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -150,7 +151,9 @@ class EngineRunner:
     def _failed(self, engine_id: str, error: Exception | SystemExit) -> EngineFailed:
         self._requests.pop(engine_id, None)
         if isinstance(error, OmnizmqError):
-            return EngineFailed(engine_id, error)
+            # Without its frames: they hold the chunks that were fed, and a slot is free when its last view is gone.
+            return EngineFailed(engine_id, error.with_traceback(None))
+        log.error("the engine failed on %s\n%s", engine_id, "".join(traceback.format_exception(error)))
         return EngineFailed(engine_id, StageError(f"{type(error).__name__}: {error}"))
 
 

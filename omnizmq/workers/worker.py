@@ -23,7 +23,7 @@ from omnizmq.shm.ring import RingWriter
 from omnizmq.transport import Dealer, make_context
 from omnizmq.workers import lifeline
 from omnizmq.workers.core import Gate
-from omnizmq.workers.dataplane import DataPlane, FromPeer, Peer, SlotData
+from omnizmq.workers.dataplane import DataPlane, FromPeer
 from omnizmq.workers.engine import Engine, EngineContext
 from omnizmq.workers.messages import (
     AbortEngine,
@@ -37,10 +37,11 @@ from omnizmq.workers.messages import (
     PeerSent,
     RouterSent,
     RunEngine,
+    SlotData,
     ToRouter,
 )
 from omnizmq.workers.peers import Peers
-from omnizmq.workers.ring import ring_shares
+from omnizmq.workers.ring import Peer, ring_shares
 from omnizmq.workers.spec import WorkerSpec, decode
 from omnizmq.workers.thread import EngineThread
 

@@ -21,6 +21,7 @@ import numpy as np
 
 from omnizmq import protocol as wire
 from omnizmq.shm.ledger import Ledger, Slot
+from omnizmq.shm.memory import SegmentGoneError
 from omnizmq.shm.ring import RingError
 from omnizmq.workers import messages as m
 from omnizmq.workers.chunks import pack_arrays
@@ -162,8 +163,12 @@ class RingModel:
         return gone
 
     def uses(self) -> list[wire.RingUse]:
-        held = {stage: sum(self.total(peer) for peer in self.met if self.met[peer] == stage) for stage in self.shares}
-        return [wire.RingUse(stage, share.capacity, held[stage]) for stage, share in self.shares.items()]
+        uses = []
+        for stage, share in self.shares.items():
+            peers = [peer for peer in self.met if self.met[peer] == stage]
+            spilled = sum(self.ledger.spilled_for(peer) for peer in peers)
+            uses.append(wire.RingUse(stage, share.capacity, sum(map(self.total, peers)) - spilled, spilled))
+        return uses
 
 
 @dataclass
@@ -379,8 +384,10 @@ class GateModel:
             case wire.ChunkFrame() | wire.RingChunk() if frame.seq <= arrived:
                 self.late += 1
             case wire.RingChunk() if frame.seq == arrived + 1 and not isinstance(data, np.ndarray):
-                code = "stage_error" if data is None or isinstance(data, RingError) else "replica_lost"
-                error = wire.ErrorInfo(code, "", source.stage, source.replica, code == "replica_lost")
+                gone = isinstance(data, SegmentGoneError)
+                mine = not (gone or data is None or isinstance(data, RingError))
+                stage, replica = self._me[:2] if mine else (source.stage, source.replica)
+                error = wire.ErrorInfo("replica_lost" if gone else "stage_error", "", stage, replica, gone)
                 self._end_with_error(request, error)
             case wire.ChunkFrame() | wire.RingChunk() if frame.seq == arrived + 1:
                 waiting_for_another = not self._needs(

@@ -196,7 +196,7 @@ def rows(nbytes: int, number: int = 1) -> Chunk:
 
 
 def answers(stage: str = "code2wav", refused: str | None = None) -> PeerSent:
-    return by(stage, wire.RingAnswer(1, refused))
+    return by(stage, wire.RingAnswer(refused))
 
 
 def frees(*slots: int, stage: str = "code2wav", incarnation: int | None = None) -> PeerSent:

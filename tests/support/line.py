@@ -101,7 +101,7 @@ class Plane:
     def map(self, producer: str, offer: wire.RingOffer) -> wire.RingAnswer:
         segment = Segment(*_fields(offer.segment))
         self.readers[producer] = RingReader(offer.ring, segment, offer.quota, partial(self.freed.add, producer))
-        return wire.RingAnswer(offer.ring, None)
+        return wire.RingAnswer(None)
 
     def read(self, producer: str, frame: wire.RingChunk) -> NDArray[np.uint8] | SharedMemoryError:
         spill = None if frame.spill is None else Segment(*_fields(frame.spill))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import fcntl
 import mmap
 import os
 import subprocess
@@ -196,6 +197,20 @@ def test_a_file_that_could_be_cut_off_is_not_mapped() -> None:
             opened(unsealed)
     finally:
         os.close(unsealed)
+
+
+def test_w1_a_segment_of_which_some_does_not_exist_is_not_mapped() -> None:
+    """To map it whole would allocate it: whoever announces it could have any amount allocated."""
+    sparse = os.memfd_create("omnizmq", os.MFD_ALLOW_SEALING)
+    try:
+        os.ftruncate(sparse, 64 * PAGE)
+        os.pwrite(sparse, b"x" * 63 * PAGE, 0)
+        fcntl.fcntl(sparse, fcntl.F_ADD_SEALS, fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW)
+        with pytest.raises(SharedMemoryError, match="is not a whole segment"):
+            opened(sparse)
+        assert os.fstat(sparse).st_blocks * 512 == 63 * PAGE
+    finally:
+        os.close(sparse)
 
 
 def test_a_process_that_is_gone_is_named() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import gc
 import os
 import threading
@@ -17,7 +18,7 @@ from numpy.typing import NDArray
 from omnizmq.shm.layout import HEADER, record_bytes
 from omnizmq.shm.ledger import Ledger, Slot
 from omnizmq.shm.memory import SharedMemoryError, make_segment
-from omnizmq.shm.ring import RingError, RingReader, RingWriter, Segment
+from omnizmq.shm.ring import MAPPED_SPILLS, RingError, RingReader, RingWriter, Segment
 
 RING = 1 << 16
 HALF = RING // 2
@@ -413,6 +414,35 @@ def test_a_record_over_half_of_the_quota_arrives_by_a_segment_of_its_own(line: L
     assert np.array_equal(part, pattern(slot.seq, nbytes)[-1000:])
     del part
     assert len(os.listdir("/proc/self/fd")) == before
+
+
+def test_b1_spilled_records_that_are_kept_cost_only_so_many_descriptors(line: Line) -> None:
+    """Each mapping keeps one: beyond the limit they are copied, and a mapping that ends makes room for another."""
+
+    def kept(count: int) -> list[Bytes]:
+        arrays = []
+        for _ in range(count):
+            slot, spill = line.write(HALF)
+            arrays.append(line.take(slot, spill))
+            line.ledger.release("reader", slot.seq)
+            line.writer.free(slot)
+        return arrays
+
+    before = len(os.listdir("/proc/self/fd"))
+    arrays = kept(MAPPED_SPILLS + 3)
+    assert len(os.listdir("/proc/self/fd")) == before + MAPPED_SPILLS
+    assert all(np.array_equal(array, pattern(seq, HALF)) for seq, array in enumerate(arrays, 1))
+    assert not any(array.flags.writeable for array in arrays)
+    del arrays[:10]
+    arrays += kept(11)
+    assert len(os.listdir("/proc/self/fd")) == before + MAPPED_SPILLS
+
+
+def test_a_spilled_record_of_another_process_is_refused(line: Line) -> None:
+    slot, spill = line.write(HALF)
+    assert spill is not None
+    with pytest.raises(RingError, match="does not match"):
+        line.take(slot, dataclasses.replace(spill, pid=1))
 
 
 def test_a_spilled_record_that_was_freed_is_refused(line: Line) -> None:

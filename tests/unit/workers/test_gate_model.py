@@ -14,7 +14,7 @@ from support.gate_play import INCARNATION, REPLICA, STAGE, source, target
 from omnizmq import protocol as wire
 from omnizmq.errors import InvalidRequestError, OmnizmqError, StageError
 from omnizmq.shm.ledger import Slot
-from omnizmq.shm.memory import SharedMemoryError
+from omnizmq.shm.memory import SegmentGoneError, SharedMemoryError
 from omnizmq.shm.ring import RingError
 from omnizmq.workers import messages as m
 from omnizmq.workers.core import Gate
@@ -44,7 +44,7 @@ sizes = st.lists(
 )
 by_ring = st.sampled_from(["chunk", "payload"])  # an edge has one mode: no reader of a ring is relayed to
 pairs = st.sampled_from([(True, True)] * 4 + [(True, False), (False, True)])
-found = st.sampled_from(["slot"] * 6 + ["other record", "no memory", "nothing"])
+found = st.sampled_from(["slot"] * 6 + ["other record", "no memory", "gone", "nothing"])
 submissions = st.fixed_dictionaries(
     {
         "modes_in": st.lists(modes, max_size=2),
@@ -152,6 +152,7 @@ class GateMachine(RuleBasedStateMachine):
             "slot": data,
             "other record": RingError("other"),
             "no memory": SharedMemoryError("none"),
+            "gone": SegmentGoneError("gone"),
         }
         self.feed(m.PeerSent(f"{stage}/0", PEERS[stage] + off, frame, slots.get(what)))
 
@@ -310,7 +311,7 @@ class RingMachine(GateMachine):
             self.submit(key, {"modes_in": [], "modes_out": ["chunk", "chunk"], "window": window, "final": False})
         for stage in TARGETS:
             if stage not in late:
-                self.by(stage, 0, wire.RingAnswer(1, None))
+                self.by(stage, 0, wire.RingAnswer(None))
 
     @rule(key=st.sampled_from(KEYS), modes=st.tuples(by_ring, by_ring), window=st.integers(1, 6))
     def submits(self, key: tuple[str, int], modes: tuple[str, str], window: int) -> None:
@@ -337,7 +338,7 @@ class RingMachine(GateMachine):
 
     @rule(stage=consumers, off=incarnation_off, refused=rarely)
     def ring_answer(self, stage: str, off: int, refused: bool) -> None:
-        self.by(stage, off, wire.RingAnswer(1, "not here" if refused else None))
+        self.by(stage, off, wire.RingAnswer("not here" if refused else None))
 
     @rule(stage=consumers, off=incarnation_off, picks=st.lists(st.integers(0, 5), max_size=3), other=st.integers(-1, 9))
     def slots_freed(self, stage: str, off: int, picks: list[int], other: int) -> None:

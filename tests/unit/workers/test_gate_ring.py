@@ -60,7 +60,7 @@ from support.gate_play import (
 from omnizmq import protocol as wire
 from omnizmq.errors import StageError
 from omnizmq.shm.ledger import Slot
-from omnizmq.shm.memory import SharedMemoryError
+from omnizmq.shm.memory import SegmentGoneError, SharedMemoryError
 from omnizmq.shm.ring import RingError
 from omnizmq.workers.chunks import INLINE_BYTES, copied, fill_slot, slot_bytes
 from omnizmq.workers.engine import Chunk
@@ -223,7 +223,7 @@ class TestInline:
         play = ringed(CODE)
         one = rows(RECORD)
         assert play >> made(to={"code2wav": [one]}) << fact("first_output") << writes(one, 1, None, (1, CODE))
-        assert used(play)["code2wav"] == RECORD + 64
+        assert play.gate.rings()[0] == wire.RingUse("code2wav", QUOTA, 0, RECORD + 64)
         assert play >> frees(1) << frees_slot(1, None, RECORD)
         assert is_idle(play)
 
@@ -322,7 +322,6 @@ class TestFanOut:
         one = rows(SIZE)
         play >> made(to={"code2wav": [one], "captions": [one]}) << fact("first_output")
         assert play << writes(one, 1, FIRST, (1, CODE))
-
 
     def test_w3_a_chunk_that_had_numpys_scalars_is_still_one_for_both(self) -> None:
         play = ringed(CODE, CAPTIONS)
@@ -800,7 +799,11 @@ class TestTensors:
     def test_w3_a_tensor_that_is_large_goes_by_the_ring_and_is_not_copied_here(self) -> None:
         play = ringed(CODE)
         one = Chunk({}, {}, {"t": Tensor(SIZE, MemoryError("too soon"))})
-        assert play >> made(to={"code2wav": [one]}) << fact("first_output") << writes(one, 1, FIRST, (1, CODE))
+        ran, written = play.gate.handle(made(to={"code2wav": [one]}), NOW)
+        assert ran == fact("first_output")
+        assert isinstance(written, WriteSlot)
+        assert [written] == [writes(written.chunk, 1, FIRST, (1, CODE))]
+        assert written.chunk.tensors["t"].shape == (SIZE,)
 
     @pytest.mark.parametrize("refused", [False, True])
     def test_f1_a_tensor_that_does_not_copy_itself_fails_its_own_request(self, refused: bool) -> None:
@@ -1001,20 +1004,21 @@ class TestConsumer:
         play.drops(ring_chunk(1, rows(SIZE), data=in_slot(rows(SIZE))))
 
     @pytest.mark.parametrize(
-        ("found", "code", "retriable"),
+        ("found", "code", "stage"),
         [
-            (RingError("record 1 is not there"), "stage_error", False),
-            (None, "stage_error", False),
-            (SharedMemoryError("too many open files"), "replica_lost", True),
+            (RingError("record 1 is not there"), "stage_error", "thinker"),
+            (None, "stage_error", "thinker"),
+            (SegmentGoneError("the process is gone"), "replica_lost", "thinker"),
+            (SharedMemoryError("too many open files"), "stage_error", STAGE),
         ],
-        ids=["another record", "nothing", "no memory"],
+        ids=["another record", "nothing", "gone", "no memory"],
     )
-    def test_r2_a_slot_that_cannot_be_read_fails_the_request_and_names_the_producer(
-        self, found: SharedMemoryError | None, code: str, retriable: bool
+    def test_r2_a_slot_that_cannot_be_read_fails_the_request_and_says_whose_fault_it_is(
+        self, found: SharedMemoryError | None, code: str, stage: str
     ) -> None:
         play = consumer(THINKER)
         text = f"chunk 1 of thinker/0 cannot be read: {found}"
-        error = problem(code, text, "thinker", "thinker/0", retriable=retriable)
+        error = problem(code, text, stage, f"{stage}/0", retriable=code == "replica_lost")
         play >> ring_chunk(1, rows(SIZE), data=found) << closed() << forget() << finished(None, error=error)
         assert play
         assert play.gate.live == 0
@@ -1063,9 +1067,9 @@ class TestConsumer:
 class TestUses:
     def test_b3_what_the_edges_hold_is_told(self) -> None:
         play = ringed(CODE, CAPTIONS)
-        assert play.gate.rings() == [wire.RingUse("code2wav", QUOTA, 0), wire.RingUse("captions", QUOTA, 0)]
+        assert play.gate.rings() == [wire.RingUse("code2wav", QUOTA, 0, 0), wire.RingUse("captions", QUOTA, 0, 0)]
         full(play)
-        assert play.gate.rings() == [wire.RingUse("code2wav", QUOTA, QUOTA), wire.RingUse("captions", QUOTA, 0)]
+        assert play.gate.rings() == [wire.RingUse("code2wav", QUOTA, QUOTA, 0), wire.RingUse("captions", QUOTA, 0, 0)]
 
     def test_a_worker_without_a_ring_tells_of_none(self) -> None:
         assert GatePlay().gate.rings() == []

@@ -27,6 +27,7 @@ from omnizmq.workers.messages import (
     DropPeer,
     EngineFailed,
     GateEvent,
+    PeerSent,
     PeerUnreachable,
     SlotUnwritten,
     ToConsumer,
@@ -277,7 +278,8 @@ class TestSlots:
             pair.peers.carry_out(DropPeer("code2wav/0", 5))
             chunk = rows(SIZE, 7)
             pair.peers.carry_out(writes(chunk, 1, 64, (1, pair.to()), (4, pair.to("captions"))))
-            assert pair.later == [PeerUnreachable("code2wav/0", 5, "code2wav/0 is dead")]
+            unread = PeerSent("code2wav/0", 5, wire.SlotsFreed([1]))
+            assert pair.later == [PeerUnreachable("code2wav/0", 5, "code2wav/0 is dead"), unread]
             await pair.came("captions", 1)
             assert isinstance(pair.read["captions"][0][1], np.ndarray)
 
@@ -289,7 +291,7 @@ class TestSlots:
             to = pair.to()
             for number in range(1, 9, 2):
                 pair.peers.carry_out(sent(number, to=to))
-                offset = 64 + 32_768 * number
+                offset = 64 + 81_920 * number
                 pair.peers.carry_out(writes(rows(SIZE, number + 1), number, offset, (number + 1, to)))
             await pair.came("code2wav", 8)
             numbers = []

@@ -231,8 +231,8 @@ class TestReclaiming:
         put(made, ONE, TALKER)
         put(made, ONE, OTHER, CAPTIONS)
         assert made.uses() == [
-            wire.RingUse("talker", 4 * RECORD, 2 * RECORD),
-            wire.RingUse("captions", 2 * RECORD, RECORD),
+            wire.RingUse("talker", 4 * RECORD, 2 * RECORD, 0),
+            wire.RingUse("captions", 2 * RECORD, RECORD, 0),
         ]
         made.drop(OTHER)
         assert used(made) == {"talker": RECORD, "captions": RECORD}

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import gc
+import weakref
 from collections import Counter
 from collections.abc import Callable
 from typing import Any
 
+import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -316,6 +319,29 @@ class TestF1:
             (failed,) = bench.of(EngineFailed)
             assert type(failed.error) is kind
             assert failed.error.message == message
+
+    def test_b3_an_error_keeps_nothing_of_what_the_engine_was_fed(self) -> None:
+        """Nor does it wait for a garbage collection."""
+
+        class Picky(Copier):
+            def feed(self, request_id: str, edge: str, chunk: Chunk) -> None:
+                raise StageError(f"{request_id} got a bad chunk from {edge}: {chunk}")
+
+        array = np.zeros(10)
+        ended = weakref.ref(array)
+        gc.disable()
+        try:
+            runner = EngineRunner(Picky(), lambda: 1)
+            runner.obey(AddToEngine(EngineRequest("a", None, {})))
+            runner.obey(FeedEngine("a", "thinker", Chunk({}, {"rows": array})))
+            runner.obey(RunEngine("a"))
+            del array
+            events = runner.round()
+            assert events is not None
+            assert isinstance(events[-1], EngineFailed)
+            assert ended() is None
+        finally:
+            gc.enable()
 
     def test_f1_chunks_taken_before_a_failure_are_still_credited(self) -> None:
         bench = Bench(Troubled(raising("end_of_input", "a", RuntimeError("boom"))))
