@@ -114,8 +114,9 @@ class EdgeConfig(Section, frozen=True):
 
     ring_mib: RingMib = 64
     """What the edge may hold of its producer's shared-memory ring, which is the sum over the edges out of a stage,
-    allocated whole at the start. Each replica of the consumer gets an equal part. Where it is full, requests pause;
-    more lets a consumer lag further behind. Chunks of up to 64 KiB do not need it, nor do relay edges."""
+    allocated whole at the start (half a second a GiB). Each replica of the consumer gets an equal part: views take at
+    most half of that, and what arrives beyond is copied; so give it twice what an engine has in use at a time. Where
+    it is full, requests pause. Chunks of up to 64 KiB do not need it, nor do relay edges."""
 
     input_timeout_s: Seconds = 60.0
     """A consumer whose input stays away this long fails with `input_timeout` (R4; reserved)."""

@@ -87,7 +87,7 @@ class InEdge:
 
 @dataclass
 class OutEdge:
-    """The producer's end. `waiting` are chunks that no credit lets go yet."""
+    """The producer's end. `waiting` are chunks that credits or the ring do not let go yet."""
 
     target: wire.Target
     sent: int = 0

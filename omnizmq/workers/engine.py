@@ -2,7 +2,7 @@
 
 An engine serves one stage in one thread, the *engine thread*. Every method below is called there, so an engine needs
 no locks unless it has threads of its own. The gate in the worker decides which requests may run: a request without
-input, or parked because its consumer gave no credit, is not in `ready`, and the engine must not compute it (R1).
+input, or parked for want of credit or room, is not in `ready`, and the engine must not compute it (R1).
 
 Engines know nothing of routers, sockets, credits or attempts.
 """

@@ -190,7 +190,7 @@ class RunEngine:
 
 @dataclass(frozen=True, slots=True)
 class HoldEngine:
-    """The request is parked: it may not be in steps until `RunEngine`."""
+    """The request may not be in steps until `RunEngine`: it is parked, or done."""
 
     engine_id: str
 

@@ -1,4 +1,5 @@
-"""What a worker's requests send on their edges (B1, P5, R2, R3, W3). Pure.
+"""What a worker's requests send on their edges (B1, P5, R2, R3, W3). Pure, but that an engine's own tensors copy
+themselves here when they go inline.
 
 A chunk waits in its edges until credits and the ring let it go: inline when it is small or its consumer cannot read the
 ring; else it is copied once, into a slot for all the consumers that can take it then. The end of an edge follows its

@@ -67,8 +67,9 @@ def main() -> int:
         figures = run(home, **vars(asked), say=lambda text: sys.stderr.write(text + "\n"))
     sys.stdout.write(json.dumps(figures.document(), indent=2, ensure_ascii=False) + "\n")
     if figures.problems:
-        sys.stderr.write(f"logs, configurations and counts are in {home}\n")
+        sys.stderr.write(f"failed; logs, configurations and counts are in {home}\n")
         return 1
+    sys.stderr.write("passed: nothing corrupt, nothing stuck, nothing left behind\n")
     shutil.rmtree(home)
     return 0
 

@@ -4,8 +4,9 @@
 
 A router and six workers of the synthetic engine, with the defaults. CPU: of all their threads, as a share of one core;
 the median over the turns. Beside it, in the same turns, as many processes of asyncio that do nothing but wake up once a
-second: on a virtual machine that has gone to sleep a wake-up costs many times what it costs on a busy one. Wake-ups: voluntary context switches of each thread, a second. Clocks: a second deployment
-runs with `asyncio`'s timers noting when they fire, which says what ticks, and how often. About a minute.
+second: on a virtual machine that has gone to sleep, a wake-up costs many times what it costs on a busy one. Wake-ups:
+voluntary context switches of each thread, a second. Clocks: a second deployment runs with `asyncio`'s timers noting
+when they fire, which says what ticks, and how often. About a minute.
 """
 
 from __future__ import annotations
