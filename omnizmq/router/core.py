@@ -287,7 +287,7 @@ class RouterCore:
 
     def _heartbeat(self, replica: Replica, frame: wire.Heartbeat) -> None:
         replica.engine_state, replica.engine_text = frame.state, frame.text
-        replica.engine_since = frame.since_ns / 1e9
+        replica.engine_since, replica.engine_told = frame.since_ns / 1e9, self._now
         replica.rings, replica.late_frames, replica.bad_frames = frame.rings, frame.late_frames, frame.bad_frames
         if replica.state != "starting":
             return
@@ -449,13 +449,15 @@ class RouterCore:
     def _what_ails(self, replica: Replica) -> str | None:
         """F2: silent, stuck in a step, or too slow to load; each with a limit of its own."""
         stage = self.pipeline.by_name[replica.stage]
-        silent, busy = self._now - replica.last_seen, self._now - replica.engine_since
+        silent = self._now - replica.last_seen
         if replica.state == "starting":
-            return f"not ready after {busy:.0f} s" if busy > stage.start_timeout_s else None
+            loading = self._now - replica.engine_since
+            return f"not ready after {loading:.0f} s" if loading > stage.start_timeout_s else None
         if silent > self.config.router.heartbeat_timeout_s:
             return f"silent for {silent:.1f} s"
-        if replica.engine_state == "stepping" and busy > stage.step_timeout_s:
-            return f"stuck in a step for {busy:.1f} s"
+        stepping = replica.engine_told - replica.engine_since  # it may have ended since: the next heartbeat says
+        if replica.engine_state == "stepping" and stepping > stage.step_timeout_s:
+            return f"stuck in a step for {stepping:.1f} s"
         return None
 
     # --- Requests --------------------------------------------------------------------------------------------------

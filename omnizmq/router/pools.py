@@ -47,6 +47,7 @@ class Replica:
     last_seen: float = 0.0
     engine_state: str = "loading"
     engine_since: float = 0.0
+    engine_told: float = 0.0  # when its last heartbeat came
     engine_text: str = ""
     rings: list[RingUse] = field(default_factory=list)
     late_frames: int = 0

@@ -177,6 +177,8 @@ class TestF2AReplicaThatDies:
             assert play >> play.beats("thinker/0", "stepping", since=began)
             assert play.waits(5)
         assert play >> play.beats("thinker/0", "stepping", since=began)
+        assert play.waits(1), "at its last heartbeat it was not, and the step may have ended since"
+        assert play >> play.beats("thinker/0", "stepping", since=began)
         assert play.waits(1) << effect(KillReplica, why="stuck in a step for 21.0 s")
 
     def test_an_engine_that_is_idle_for_long_is_not(self) -> None:

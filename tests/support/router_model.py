@@ -37,6 +37,7 @@ class ModelReplica:
     seen: float = 0.0
     engine: str = "loading"
     since: float = 0.0
+    told: float = 0.0
     endpoint: str = ""
 
 
@@ -216,7 +217,7 @@ class RouterModel:
             self.late += 1
         elif isinstance(frame, wire.Heartbeat):
             replica = self.replicas[name]
-            replica.engine, replica.since = frame.state, frame.since_ns / 1e9
+            replica.engine, replica.since, replica.told = frame.state, frame.since_ns / 1e9, self.now
             if replica.state == "starting":
                 ready = frame.state in ("idle", "stepping")
                 replica.state = "ready" if ready else "starting"
@@ -313,13 +314,12 @@ class RouterModel:
 
     def _ails(self, replica: ModelReplica) -> bool:
         stage = self.pipeline.by_name[replica.stage]
-        busy = self.now - replica.since
         if replica.state == "starting":
-            return busy > stage.start_timeout_s
+            return self.now - replica.since > stage.start_timeout_s
         if replica.state != "ready":
             return False
         silent = self.now - replica.seen > self.limits.heartbeat_timeout_s
-        return silent or (replica.engine == "stepping" and busy > stage.step_timeout_s)
+        return silent or (replica.engine == "stepping" and replica.told - replica.since > stage.step_timeout_s)
 
     # --- Requests --------------------------------------------------------------------------------------------------
 
