@@ -36,7 +36,7 @@ def _pack(name: str, array: AnyArray) -> wire.ArrayData:
     out = np.empty(array.shape, np.dtype(code))
     try:
         copy_array(array, out)
-    except (Exception, SystemExit) as error:  # an array of an engine's own may raise anything (F1)
+    except BaseException as error:  # an array of an engine's own may raise anything (F1)
         raise StageError(f"array {name!r} was not copied: {type(error).__name__}: {error}") from error
     return wire.ArrayData(name, code, list(array.shape), out.tobytes())
 

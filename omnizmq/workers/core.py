@@ -512,4 +512,7 @@ def _opened(edge: InEdge, frame: wire.ChunkFrame | wire.RingChunk, data: SlotDat
 
 def _own(chunk: Chunk, frame: wire.ChunkFrame | wire.RingChunk) -> Chunk:
     """The chunk in memory of this worker's own."""
-    return copied(chunk) if isinstance(frame, wire.RingChunk) else chunk
+    try:
+        return copied(chunk) if isinstance(frame, wire.RingChunk) else chunk
+    except MemoryError as error:
+        raise StageError(f"chunk {frame.seq} from {frame.source} cannot be kept: no memory: {error}") from error

@@ -227,9 +227,9 @@ class DataPlane:
             return producer.reader.take(frame.slot, frame.offset, frame.nbytes, spill)
         except RingError as error:  # not what was announced, so not this reader's to release
             return error
-        except SharedMemoryError as error:
+        except (SharedMemoryError, MemoryError) as error:
             self._answer(producer, wire.SlotsFreed([frame.slot]))
-            return error
+            return error if isinstance(error, SharedMemoryError) else SharedMemoryError(f"no memory: {error}")
 
     def _freed_somewhere(self, producer: _Producer) -> None:
         """In whichever thread drops the last view of a slot."""

@@ -28,8 +28,10 @@ def checked(output: StageOutput) -> StageOutput:
     """The same, its scalars Python's own. Raises `StageError`."""
     try:
         return _checked(output)
-    except (AttributeError, TypeError) as error:  # what should be a mapping or a sequence is none
-        raise StageError(f"the engine made an output that is none: {error}") from error
+    except StageError:
+        raise
+    except BaseException as error:  # F1: whatever an engine's own objects raise is about this request
+        raise StageError(f"the engine made an output that is none: {type(error).__name__}: {error}") from error
 
 
 def wire_content(content: str | Audio | None) -> wire.Content | None:
@@ -92,8 +94,7 @@ def _checked_chunk(chunk: object) -> Chunk:
     for name, array in chunk.arrays.items():
         _check_array(name, array)
     tensors = {name: _fixed(name, tensor) for name, tensor in chunk.tensors.items()}
-    if meta is not chunk.meta or tensors:
-        chunk = Chunk(meta, chunk.arrays, tensors)
+    chunk = Chunk(meta, dict(chunk.arrays), tensors)  # nothing of the engine's own is asked again
     size = sum(2 * _HEADER_BYTES + len(key.encode()) for key in meta)
     size += sum(_ARRAY_BYTES + len(name.encode()) for name in chunk.content())
     if size + chunk.nbytes > wire.CONTENT_BYTES:
@@ -114,16 +115,15 @@ def _fixed(name: str, tensor: ArraySource) -> ArraySource:
     """An engine's own array may raise anything when it is asked for its shape: it is asked once."""
     try:
         fixed = FixedSource(tensor.dtype, tensor.shape, tensor.copy_to)
-    except (Exception, SystemExit) as error:
+    except BaseException as error:
         raise StageError(f"array {name!r} cannot be sent: {type(error).__name__}: {error}") from error
     _check_array(name, fixed)
     return dataclasses.replace(fixed, shape=tuple(map(int, fixed.shape)))
 
 
 def _plain(what: str, values: Mapping[str, Any], fits: Callable[[object], bool], expected: str) -> Mapping[str, Any]:
-    """The mapping itself where it holds nothing of numpy's, else one that does not."""
-    if any(isinstance(value, np.generic) for value in values.values()):
-        values = {key: value.item() if isinstance(value, np.generic) else value for key, value in values.items()}
+    """The same in a dictionary, numpy's scalars Python's own."""
+    values = {key: value.item() if isinstance(value, np.generic) else value for key, value in values.items()}
     for key, value in values.items():
         _utf8_bytes(f"a key of {what}", key)
         if not fits(value):

@@ -91,7 +91,7 @@ class Peers:
         """The bytes first, then who may read them."""
         try:
             spill = self._plane.write(command.slot, partial(fill_slot, command.chunk))
-        except (Exception, SystemExit) as error:  # noqa: BLE001 (F1: an engine's own array may raise anything)
+        except BaseException as error:  # noqa: BLE001 (F1: an engine's own array may raise anything)
             self._unwritten(command, error)
             return
         for target, frame in command.sends:
@@ -99,7 +99,7 @@ class Peers:
                 unread = wire.SlotsFreed([command.slot.seq])
                 self._later(PeerSent(target.replica, target.incarnation, unread))
 
-    def _unwritten(self, command: WriteSlot, error: Exception | SystemExit) -> None:
+    def _unwritten(self, command: WriteSlot, error: BaseException) -> None:
         """Instead of the chunk its consumers get the error, before anything else about this request (R3)."""
         text = error.message if isinstance(error, StageError) else f"{type(error).__name__}: {error}"
         log.error("no chunk of %s was sent\n%s", command.engine_id, "".join(traceback.format_exception(error)))

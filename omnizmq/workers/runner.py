@@ -5,7 +5,8 @@ to do for that request, and its credit is due then. So an engine that is busy wi
 that waits for something else (time, a thread of its own) takes all that comes.
 
 An engine is other people's code, and may raise anything from anywhere: that fails the request it was called for, or all
-that were in the step (F1). Nothing leaves this module as an exception.
+that were in the step (F1). Nothing leaves this module as an exception. It may also never return, from whichever method:
+`state` says `stepping` while it has the thread (F2).
 """
 
 from __future__ import annotations
@@ -58,10 +59,12 @@ class EngineRunner:
 
     def obey(self, command: EngineCommand) -> list[EngineEvent]:
         if isinstance(command, AddToEngine):
-            return self._add(command.request)
+            self._enter()
+            return self._leave(self._add(command.request))
         held = self._requests.get(command.engine_id)
         if isinstance(command, AbortEngine):
-            return [self._abort(command.engine_id)]
+            self._enter()
+            return self._leave([self._abort(command.engine_id)])
         if held is None:
             return []
         match command:
@@ -80,19 +83,27 @@ class EngineRunner:
     def round(self) -> list[EngineEvent] | None:
         """Feed what the engine can use, then one step over all requests that have work. None: there was nothing."""
         events: list[EngineEvent] = []
-        ready = []
-        for engine_id in [engine_id for engine_id, held in self._requests.items() if held.runs]:
-            if self._feed(engine_id, events):
-                ready.append(engine_id)
+        running = [engine_id for engine_id, held in self._requests.items() if held.runs]
+        if not running:
+            return None
+        self._enter()
+        ready = [engine_id for engine_id in running if self._feed(engine_id, events)]
         if ready:
             return events + self._step(ready)
-        return events or None
+        return self._leave(events) or None
+
+    def _enter(self) -> None:
+        self.state = ("stepping", self._clock_ns())
+
+    def _leave(self, events: list[EngineEvent]) -> list[EngineEvent]:
+        self.state = ("idle", self._clock_ns())
+        return events
 
     def _add(self, request: EngineRequest) -> list[EngineEvent]:
         self._requests[request.request_id] = _Held()
         try:
             self._engine.add(request)
-        except (Exception, SystemExit) as error:  # noqa: BLE001 (F1: an engine's exception is one request's)
+        except BaseException as error:  # noqa: BLE001 (F1: an engine's exception is one request's)
             return [self._failed(request.request_id, error)]
         return []
 
@@ -101,7 +112,7 @@ class EngineRunner:
         self._requests.pop(engine_id, None)
         try:
             return EngineAborted(engine_id, _outputs(self._engine.abort(engine_id)))
-        except (Exception, SystemExit):
+        except BaseException:
             log.exception("the engine failed to abort %s", engine_id)
             return EngineAborted(engine_id, [])
 
@@ -119,7 +130,7 @@ class EngineRunner:
                 else:
                     self._engine.feed(engine_id, source, chunk)
                     took[source] += 1
-        except (Exception, SystemExit) as error:  # noqa: BLE001 (F1: an engine's exception is one request's)
+        except BaseException as error:  # noqa: BLE001 (F1: an engine's exception is one request's)
             failed = self._failed(engine_id, error)
         events += [EngineTook(engine_id, source, chunks) for source, chunks in took.items()]
         if failed is not None:
@@ -137,7 +148,7 @@ class EngineRunner:
         self.state = ("stepping", start_ns)
         try:
             outputs = _outputs(self._engine.step(ready))
-        except (Exception, SystemExit) as error:  # noqa: BLE001 (F1: a step that raises fails the requests that were in it)
+        except BaseException as error:  # noqa: BLE001 (F1: a step that raises fails the requests that were in it)
             return events + [self._failed(engine_id, error) for engine_id in ready]
         finally:
             self.state = ("idle", self._clock_ns())
@@ -148,7 +159,7 @@ class EngineRunner:
             events.append(EngineMade(output, now_ns))
         return events
 
-    def _failed(self, engine_id: str, error: Exception | SystemExit) -> EngineFailed:
+    def _failed(self, engine_id: str, error: BaseException) -> EngineFailed:
         self._requests.pop(engine_id, None)
         if isinstance(error, OmnizmqError):
             # Without its frames: they hold the chunks that were fed, and a slot is free when its last view is gone.

@@ -84,8 +84,9 @@ class EngineThread:
     def _main(self) -> None:
         try:
             engine = self._load(self.wake)
-        except (Exception, SystemExit) as error:
-            failure = error if isinstance(error, Exception) else LaunchError(f"the engine asked to exit: {error}")
+        except BaseException as error:
+            asked = "asked to exit" if isinstance(error, SystemExit) else f"raised {type(error).__name__}"
+            failure = error if isinstance(error, Exception) else LaunchError(f"the engine {asked}: {error}")
             expected = isinstance(failure, OmnizmqError)  # its message says all
             log.error("the engine did not load: %s", failure, exc_info=not expected)
             self._loaded(failure)

@@ -31,6 +31,7 @@ from omnizmq.workers.messages import (
     EndEngineInput,
     EngineEvent,
     EngineFailed,
+    EngineMade,
     FeedEngine,
     GateEvent,
     HoldEngine,
@@ -197,11 +198,14 @@ class Worker:
         self._post(lambda: self._handle_all(events))
 
     def _handle_all(self, events: list[EngineEvent]) -> None:
-        try:
-            for event in events:
+        for event in events:
+            try:
                 self._handle(event)
-        finally:
-            self._thread.heard()
+            except Exception as error:  # F1: the boundary between one request and all the others
+                log.exception("the gate failed on a %s", type(event).__name__)
+                engine_id = event.output.request_id if isinstance(event, EngineMade) else event.engine_id
+                self._later(EngineFailed(engine_id, StageError(f"{type(error).__name__}: {error}")))
+        self._thread.heard()
 
     # --- Frames in -------------------------------------------------------------------------------------------------
 

@@ -50,7 +50,7 @@ def by_destination(commands: Iterable[object]) -> Commands:
                 sorted_out[f"consumer {command.target.replica}"].append(command)
             case m.WriteSlot():
                 for target, frame in command.sends:
-                    written = (command.engine_id, command.slot, id(command.chunk), frame)
+                    written = (command.engine_id, command.slot, _whose(command.chunk), frame)
                     sorted_out[f"consumer {target.replica}"].append(written)
             case m.FreeSlot():
                 sorted_out["slots"].append(command.slot)
@@ -61,6 +61,11 @@ def by_destination(commands: Iterable[object]) -> Commands:
             case _:
                 sorted_out["engine"].append(command)
     return dict(sorted_out)
+
+
+def _whose(chunk: Chunk) -> list[int]:
+    """The very arrays of a chunk."""
+    return [id(array) for array in chunk.content().values()]
 
 
 def _plain(frame: msgspec.Struct) -> msgspec.Struct:
@@ -558,7 +563,7 @@ class GateModel:
                 seq = self._count(each, chunk)
                 place = (slot.seq, slot.offset, slot.nbytes, None)
                 frame = wire.RingChunk(*self._from(request), seq, dict(chunk.meta), shapes, *place)
-                written = (request.submit.engine_id, slot, id(chunk), frame)
+                written = (request.submit.engine_id, slot, _whose(chunk), frame)
                 self._said[f"consumer {each.target.replica}"].append(written)
         return outflow in going
 

@@ -706,6 +706,26 @@ class TestRings:
 
         run(root, play)
 
+    def test_b3_a_slot_that_there_is_no_memory_to_copy_is_free(
+        self, root: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        def full(*_: object) -> None:
+            raise MemoryError("391 KiB")
+
+        monkeypatch.setattr("omnizmq.shm.ring.RingReader._copy", full)
+
+        async def play(_: Net, ring: Ring) -> None:
+            for number in (1, 2):  # the first is a view, beside which the second has to be copied
+                ring.send(*ring.write(number), seq=number)
+            view, found = await ring.found(2)
+            assert isinstance(view, np.ndarray)
+            assert isinstance(found, SharedMemoryError)
+            assert str(found) == "no memory: 391 KiB"
+            await ring.heard()
+            assert ring.freed() == [[2]]
+
+        rings_test(root, play, quota=3 * (SIZE + 128))
+
     def test_f1_what_fill_raises_passes_on_and_no_memory_is_a_stage_error(self, root: Path) -> None:
         async def play(net: Net) -> None:
             thinker = net.plane("thinker/0")

@@ -1023,6 +1023,21 @@ class TestConsumer:
         assert play
         assert play.gate.live == 0
 
+    @pytest.mark.parametrize("mode", ["chunk", "payload"])
+    def test_b3_a_chunk_for_which_there_is_no_memory_fails_its_request_alone(
+        self, mode: str, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        def full(_: Chunk) -> Chunk:
+            raise MemoryError("391 KiB")
+
+        monkeypatch.setattr("omnizmq.workers.core.copied", full)
+        play = consumer(source("thinker", mode), source("hearer"))  # it waits for the other, so it keeps a copy
+        text = "chunk 1 from thinker cannot be kept: no memory: 391 KiB"
+        error = problem("stage_error", text, retriable=False)
+        commands = play.gate.handle(ring_chunk(1, rows(SIZE), data=in_slot(rows(SIZE))), NOW)
+        assert commands[-1] == finished(None, error=error)
+        assert play.gate.live == 0
+
     def test_r2_a_gap_is_found_before_the_slot_is_looked_at(self) -> None:
         play = consumer(THINKER)
         error = problem(

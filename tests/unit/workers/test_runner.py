@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import gc
 import weakref
 from collections import Counter
@@ -138,6 +139,24 @@ class TestWork:
         bench.feed("a", 1)
         bench.rounds()
         assert seen == ["stepping"]
+        assert bench.runner.state[0] == "idle"
+
+    def test_f2_the_engine_is_stepping_in_whichever_method_it_has_the_thread(self) -> None:
+        """One that never returns from it is found, like one that never returns from `step`."""
+        seen: list[tuple[str, str]] = []
+
+        class Watched(Copier):
+            def _called(self, method: str, request_id: str) -> None:
+                seen.append((method, bench.runner.state[0]))
+                super()._called(method, request_id)
+
+        bench = Bench(Watched())
+        bench.add("a", "b")
+        bench.feed("a", 1, end=True)
+        bench.rounds()
+        bench.obey(AbortEngine("b"))
+        assert {method for method, _ in seen} >= {"add", "feed", "end_of_input", "has_work", "abort"}
+        assert {state for _, state in seen} == {"stepping"}
         assert bench.runner.state[0] == "idle"
 
 
@@ -277,7 +296,14 @@ class TestAbort:
         assert bench.of(EngineAborted) == [EngineAborted("a", [])]
 
 
-ERRORS = [RuntimeError("boom"), MemoryError(), SystemExit("bye"), StageError("out of memory"), KeyError("k")]
+ERRORS = [
+    RuntimeError("boom"),
+    MemoryError(),
+    SystemExit("bye"),
+    StageError("out of memory"),
+    KeyError("k"),
+    asyncio.CancelledError("stop"),
+]
 
 
 class TestF1:
