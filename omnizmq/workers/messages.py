@@ -106,6 +106,20 @@ GateEvent = (
 EngineEvent = EngineTook | EngineRan | EngineMade | EngineFailed | EngineAborted
 
 
+def engine_id_of(event: GateEvent, stage: str) -> str | None:
+    """Whose request the event is about, in this stage's engine. None: about none, or it says that it failed."""
+    match event:
+        case EngineFailed() | PeerUnreachable():
+            return None
+        case EngineMade():
+            return event.output.request_id
+        case RouterSent() | PeerSent():
+            ids = getattr(event.frame, "request_id", None), getattr(event.frame, "attempt", 0)
+            return None if ids[0] is None else wire.make_engine_id(ids[0], ids[1], stage)
+        case _:
+            return event.engine_id
+
+
 # --- Out: orders ---------------------------------------------------------------------------------------------------
 
 

@@ -31,7 +31,6 @@ from omnizmq.workers.messages import (
     EndEngineInput,
     EngineEvent,
     EngineFailed,
-    EngineMade,
     FeedEngine,
     GateEvent,
     HoldEngine,
@@ -40,6 +39,7 @@ from omnizmq.workers.messages import (
     RunEngine,
     SlotData,
     ToRouter,
+    engine_id_of,
 )
 from omnizmq.workers.peers import Peers
 from omnizmq.workers.ring import Peer, ring_shares
@@ -198,14 +198,11 @@ class Worker:
         self._post(lambda: self._handle_all(events))
 
     def _handle_all(self, events: list[EngineEvent]) -> None:
-        for event in events:
-            try:
+        try:
+            for event in events:
                 self._handle(event)
-            except Exception as error:  # F1: the boundary between one request and all the others
-                log.exception("the gate failed on a %s", type(event).__name__)
-                engine_id = event.output.request_id if isinstance(event, EngineMade) else event.engine_id
-                self._later(EngineFailed(engine_id, StageError(f"{type(error).__name__}: {error}")))
-        self._thread.heard()
+        finally:
+            self._thread.heard()
 
     # --- Frames in -------------------------------------------------------------------------------------------------
 
@@ -233,7 +230,15 @@ class Worker:
     def _handle(self, event: GateEvent) -> None:
         if self._router.closed:  # this worker has ended, and something came late
             return
-        for command in self._gate.handle(event, time.monotonic_ns()):
+        try:
+            commands = self._gate.handle(event, time.monotonic_ns())
+        except Exception as error:  # F1: the boundary between one request and all the others
+            log.exception("the gate failed on a %s", type(event).__name__)
+            engine_id = engine_id_of(event, self._spec.stage)
+            if engine_id is not None:
+                self._later(EngineFailed(engine_id, StageError(f"{type(error).__name__}: {error}")))
+            return
+        for command in commands:
             match command:
                 case ToRouter():
                     self._to_router(command.frame)

@@ -253,3 +253,35 @@ class TestEveryByteIsReclaimed:
         with launched("synthetic", *self.sets(**two, **affinity, **slow)) as deployment:
             asyncio.run(scenario(deployment))
             assert deployment.stop() == 0
+
+
+@pytest.mark.parametrize(("faulty", "where"), [("source", "made"), ("sink", "came")])
+def test_f1_a_fault_of_a_gate_fails_the_request_it_was_about_and_no_other(home: Path, faulty: str, where: str) -> None:
+    """Those that were in the same step among them: not a chunk of theirs is lost."""
+    engines = {name: "faulty" if name == faulty else "synthetic" for name in ("source", "sink")}
+    options = {name: {"where": where} if name == faulty else {} for name in engines}
+    path = write(
+        home,
+        stage("source", engine=engines["source"], chunks=8, chunk_bytes=CHUNK, **options["source"]),
+        stage("sink", final="text", engine=engines["sink"], chunk_bytes=8, **options["sink"]),
+        edge("source", "sink"),
+    )
+
+    async def scenario(deployment: Running) -> None:
+        async with AsyncClient.connect(deployment.name) as client:
+            ids = [f"{kind}{number}" for number in range(4) for kind in ("fault", "good")]
+            asking = [Asking(client, "x", request_id=id_) for id_ in ids]
+            for id_, one in zip(ids, asking, strict=True):
+                error = await one.error()
+                if id_.startswith("good"):
+                    assert error is None
+                    assert one.outputs[-1].usage["sink"]["completion_tokens"] == 8
+                else:
+                    assert isinstance(error, StageError)
+                    assert error.stage == faulty
+                    assert "ZeroDivisionError: a fault of the gate" in error.message
+            await eventually_quiet(client)
+
+    with visible(), launched(path) as deployment:
+        asyncio.run(scenario(deployment))
+        assert deployment.stop() == 0

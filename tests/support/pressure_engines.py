@@ -1,20 +1,26 @@
-"""Two engines for full rings: one that serves its requests strictly one by one, and one that verifies what it gets.
+"""Two engines for full rings, and one with a fault in its worker.
 
-`queue` (a stage without sources) waits until `requests` of them have come, then serves them by their external ids'
-numbers, rising or falling: all chunks of one before the first of the next. `verify` (a stage without targets) knows
-what these must be, keeps all of a request's chunks until it has ended, and looks at them again then.
+`queue` (a stage without sources) serves its requests strictly one by one: it waits until `requests` of them have come,
+then serves them by their external ids' numbers, rising or falling, all chunks of one before the first of the next.
+`verify` (a stage without targets) knows what these must be, keeps all of a request's chunks until it has ended, and
+looks at them again then.
 """
 
 from __future__ import annotations
 
+import dataclasses
 from collections import defaultdict
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from omnizmq.errors import StageError
-from omnizmq.workers.engine import Chunk, EngineContext, EngineRequest, StageOutput
+from omnizmq.workers.core import Gate
+from omnizmq.workers.engine import Chunk, Engine, EngineContext, EngineRequest, StageOutput
+from omnizmq.workers.engines.synthetic import create
+from omnizmq.workers.work import Work
 
 
 def content(external_id: str, stage: str, number: int, size: int) -> NDArray[np.uint8]:
@@ -120,3 +126,20 @@ class Verify:
         assert isinstance(number, int)
         if not np.array_equal(data, content(self._ids[request_id], edge, number, data.size)):
             raise StageError(f"CORRUPT: chunk {number} of {edge}")
+
+
+def with_a_faulty_gate(context: EngineContext) -> Engine:
+    """The synthetic engine in a worker whose gate raises about requests that are called `fault…`, where its option
+    `where` says: of its own engine (`made`) or of a frame (`came`)."""
+    where = context.options["where"]
+    name = {"made": "_made", "came": "_producer_said"}[where]
+    sound = getattr(Gate, name)
+
+    def faulty(self: Gate, work: Work, *rest: Any) -> None:
+        if work.submit.external_id.startswith("fault"):
+            raise ZeroDivisionError(f"a fault of the gate, where something was {where}")
+        sound(self, work, *rest)
+
+    setattr(Gate, name, faulty)
+    options = {key: value for key, value in context.options.items() if key != "where"}
+    return create(dataclasses.replace(context, options=options))
