@@ -249,8 +249,10 @@ class TestEveryByteIsReclaimed:
                 await eventually_quiet(client)
 
         two = {"stage.thinker.replicas": "2", "stage.talker.replicas": "2", "stage.code2wav.replicas": "2"}
+        # Nobody is done before its consumer nearly is: whoever is killed has work.
         slow = {"stage.code2wav.options.interval_ms": "20"}
-        with launched("synthetic", *self.sets(**two, **affinity, **slow)) as deployment:
+        tied = {f"edge.{name}.window_chunks": "2" for name in ("thinker->talker", "talker->code2wav")}
+        with launched("synthetic", *self.sets(**two, **affinity, **slow, **tied)) as deployment:
             asyncio.run(scenario(deployment))
             assert deployment.stop() == 0
 
