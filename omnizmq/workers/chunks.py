@@ -33,8 +33,8 @@ def unpack_chunk(frame: wire.ChunkFrame) -> Chunk:
 
 def _pack(name: str, array: AnyArray) -> wire.ArrayData:
     code = dtype_code(array.dtype)
-    out = np.empty(array.shape, np.dtype(code))
     try:
+        out = np.empty(array.shape, np.dtype(code))
         copy_array(array, out)
     except BaseException as error:  # an array of an engine's own may raise anything (F1)
         raise StageError(f"array {name!r} was not copied: {type(error).__name__}: {error}") from error

@@ -51,7 +51,7 @@ log = logging.getLogger(__name__)
 CLOSE_TIMEOUT_S = 2.0
 SWITCH_INTERVAL_S = 0.0005
 """How long an engine that computes in Python keeps the interpreter while the socket thread wants it. Python's own 5 ms
-are felt at every step of a chunk's way; less than this gains nothing (docs/performance.md)."""
+are felt at every step of a chunk's way (docs/performance.md)."""
 FAILED_LINGER_S = 5.0
 
 

@@ -31,6 +31,7 @@ from omnizmq.router.messages import (
     Drained,
     FrameUnsendable,
     KillReplica,
+    ReplicaExited,
     ReplicaFailed,
     ReplicaLoading,
     ReplicaReady,
@@ -234,6 +235,19 @@ class TestStatus:
         }
         (shown,) = status["stages"]["thinker"]["replicas"]
         assert (shown["id"], shown["state"], shown["inflight"], shown["capacity"]) == ("thinker/0", "ready", 1, 1)
+
+    def test_b3_what_a_worker_holds_of_its_ring_is_shown_until_it_is_dead(self) -> None:
+        play = one_place()
+        use = wire.RingUse("talker", 64, 48, 16)
+        beat = wire.Heartbeat(1, "idle", 0, "", [use], late_frames=3, bad_frames=2)
+        assert play >> WorkerSent("thinker/0", 1, beat)
+        status = play.status()
+        row = {"edge": "thinker->talker", "replica": "thinker/0"}
+        assert status["rings"] == [row | {"capacity_bytes": 64, "used_bytes": 48, "spilled_bytes": 16}]
+        (shown,) = status["stages"]["thinker"]["replicas"]
+        assert (shown["late_frames"], shown["bad_frames"]) == (3, 2)
+        _ = play.brings(ReplicaExited("thinker/0", 1, "killed"))
+        assert play.status()["rings"] == []
 
     def test_a_client_may_ask_for_it(self) -> None:
         play = one_place()
