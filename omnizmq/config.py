@@ -26,6 +26,7 @@ from omnizmq.tables import BadValueError, Section, label, nearest, parse_file, p
 Mode = Literal["chunk", "payload", "relay"]
 Policy = Literal["round_robin", "least_loaded", "affinity"]
 Modality = Literal["text", "audio"]
+Redrive = Literal["never", "other", "wait"]
 
 Name = Annotated[
     str, Meta(pattern=r"\A[A-Za-z0-9_-]{1,64}\Z", description="a name of 1 to 64 letters, digits, '_' and '-'")
@@ -40,8 +41,9 @@ Devices = Annotated[
 ]
 Word = Annotated[str, Meta(min_length=1, description="a string that is not empty")]
 Replicas = Annotated[int, Meta(ge=0, le=256)]
-Count = Annotated[int, Meta(ge=1, le=1_000_000)]
-CountOrNone = Annotated[int, Meta(ge=0, le=1_000_000)]
+MOST = 1_000_000
+Count = Annotated[int, Meta(ge=1, le=MOST)]
+CountOrNone = Annotated[int, Meta(ge=0, le=MOST)]
 MessageBytes = Annotated[int, Meta(ge=1, le=CONTENT_BYTES)]
 Seconds = Annotated[float, Meta(gt=0, le=86_400)]
 RingMib = Annotated[int, Meta(ge=1, le=1 << 20)]
@@ -71,7 +73,12 @@ class StageConfig(Section, frozen=True):
     """0: one a device, or one on the CPU."""
 
     max_inflight: Count = 64
-    """Requests bound to one replica at once; more wait in the router's queue. Lower bounds memory, higher batches."""
+    """Requests that one replica computes at once; more wait, in the router's queue or at the replica. Those that wait
+    for input, or for their caller to read, are not counted. Lower bounds memory, higher batches."""
+
+    max_registered: CountOrNone = 0
+    """Requests bound to one replica at once, those that wait there too; more wait in the router's queue. 0: four times
+    `max_inflight`."""
 
     policy: Policy = "least_loaded"
     """How a replica is chosen for a request (S4)."""
@@ -119,7 +126,8 @@ class EdgeConfig(Section, frozen=True):
     it is full, requests pause. Chunks of up to 64 KiB do not need it, nor do relay edges."""
 
     input_timeout_s: Seconds = 60.0
-    """A consumer whose input stays away this long fails with `input_timeout` (R4; reserved)."""
+    """A request whose producer has what it needs, and sends nothing over this edge for so long, fails with
+    `input_timeout` (R4). Time in which the producer is queued, paused or in a long step does not count."""
 
 
 class RouterConfig(Section, frozen=True):
@@ -150,10 +158,34 @@ class RouterConfig(Section, frozen=True):
     """A stage whose output over a relay edge is larger fails with `stage_error`."""
 
     output_window: Count = 1024
-    """Outputs of a request that its caller may leave unconsumed (B1; told to clients, not yet enforced)."""
+    """Outputs of a final stage that a request's caller may leave unconsumed; beyond it that request pauses (B1)."""
 
-    max_peer_queue: Count = 4096
-    """Messages waiting for one client whose socket is full; beyond it the client counts as gone."""
+    output_window_mib: Count = 8
+    """The same, in MiB of content; one output may always go."""
+
+    slow_reader_grace_s: Seconds = 30.0
+    """A request that has been paused for so long, and whose caller has not read an eighth of a window meanwhile, ends
+    with `slow_reader`."""
+
+    max_clients: Count = 4096
+    """Connected clients; beyond it new ones are refused with `overloaded`. Each costs a descriptor or two."""
+
+    max_peer_queue: Count = 65_536
+    """Messages waiting for one client whose socket is full; beyond it the client counts as gone. The windows of its
+    requests bound them; what it asks besides is bounded by this alone."""
+
+    redrive: Redrive = "other"
+    """What follows for a request when a replica that it needs has died: `never`, it ends with `replica_lost`; `other`,
+    it is driven again from the start where every stage has a live replica; `wait`, also when one comes back (F2)."""
+
+    redrive_wait_s: Seconds = 300.0
+    """With `redrive = "wait"`: how long a request waits for a replica before it ends with `replica_lost`."""
+
+    max_attempts: Annotated[int, Meta(ge=1, le=100)] = 3
+    """Attempts of one request, the first included: one that kills its replicas does not kill all of them."""
+
+    priority_age_s: Seconds = 5.0
+    """Waiting this long for a replica counts as much as one more of priority, so that nothing starves (B2)."""
 
     restart_delay_s: SecondsOrNone = 0.5
     """Before a dead worker's first restart; doubled by each further death within a minute."""
@@ -326,7 +358,20 @@ def _with_replicas(stage: StageConfig) -> StageConfig:
             f"{stage.replicas}, but devices has {devices}: one device a replica was expected "
             "(name a device again where replicas share it, or leave replicas out)",
         )
-    return msgspec.structs.replace(stage, replicas=stage.replicas or devices or 1)
+    return msgspec.structs.replace(
+        stage,
+        replicas=stage.replicas or devices or 1,
+        max_registered=_registered(stage),
+    )
+
+
+def _registered(stage: StageConfig) -> int:
+    if 0 < stage.max_registered < stage.max_inflight:
+        raise BadValueError(
+            f"stage.{stage.name}.max_registered",
+            f"{stage.max_registered}: at least max_inflight ({stage.max_inflight}) was expected, or 0",
+        )
+    return stage.max_registered or min(4 * stage.max_inflight, MOST)
 
 
 def _check_router(router: RouterConfig) -> None:

@@ -15,13 +15,13 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
-from typing import Generic, TypeVar
+from typing import Generic, Literal, TypeVar
 
 import msgspec
 
 from omnizmq.errors import InvalidRequestError, OmnizmqError, ProtocolError, from_code
 
-VERSION = 2
+VERSION = 3
 """Raised by one with every change of a frame. Peers of different versions refuse each other."""
 
 FRAME_BYTES = 1 << 20
@@ -238,7 +238,8 @@ class Source(_Wire, frozen=True):
 
 
 class Target(_Wire, frozen=True):
-    """A downstream stage of a submission: whom to send to, in which mode, and how many chunks may go unconsumed."""
+    """A downstream stage of a submission: whom to send to, in which mode, how many chunks may go unconsumed, and for
+    how long the edge may be silent while its producer has all it needs (R4)."""
 
     stage: str
     replica: str
@@ -246,6 +247,7 @@ class Target(_Wire, frozen=True):
     endpoint: str
     mode: str
     window: int
+    input_timeout_s: float
 
 
 # --- Handshake -----------------------------------------------------------------------------------------------------
@@ -283,6 +285,7 @@ class Welcome(_Frame, frozen=True):
     stages: list[StageInfo]
     max_prompt_bytes: int
     output_window: int
+    output_window_bytes: int
 
 
 class Refused(_Frame, frozen=True):
@@ -296,7 +299,8 @@ class Refused(_Frame, frozen=True):
 
 
 class Submit(_Frame, frozen=True):
-    """A request. `modalities` None: all that the pipeline has. `window`: outputs that may go unconsumed (B1)."""
+    """A request. `modalities` None: all that the pipeline has. `window`: outputs of each final stage that may go
+    unconsumed (B1); more than the deployment's own window means that one."""
 
     request_id: str
     external_id: str
@@ -318,14 +322,30 @@ class Abort(_Frame, frozen=True):
 
 
 class Consumed(_Frame, frozen=True):
-    """A credit: how many outputs of the request the caller has consumed so far."""
+    """A credit: how many deliveries of this final stage the caller has consumed so far (B1)."""
 
     request_id: str
+    stage: str
     outputs: int
 
 
 class AskStatus(_Frame, frozen=True):
     call: int
+
+
+class Operate(_Frame, frozen=True):
+    """An operator's order about a stage (`restart` alone) or one of its replicas. `Operated` answers when it is done.
+
+    `drain`: no new requests there; done when the last one has ended. `resume`: it takes requests again. `restart`: each
+    replica is drained, its process ended in good order, and another one ready before the next follows; requests that
+    have not ended within `timeout_s` stop the restart, or with `force` are ended there and driven anew (F2).
+    """
+
+    call: int
+    action: Literal["drain", "resume", "restart"]
+    target: str
+    timeout_s: float
+    force: bool
 
 
 class Bye(_Frame, frozen=True):
@@ -366,6 +386,13 @@ class AbortAck(_Frame, frozen=True):
     matched: int
 
 
+class Operated(_Frame, frozen=True):
+    """The answer to `Operate`. `error`: why it was not done, or not to its end."""
+
+    call: int
+    error: ErrorInfo | None
+
+
 class Status(_Frame, frozen=True):
     """The answer to `AskStatus`: a JSON document, as `omnizmq status --json` prints it."""
 
@@ -377,7 +404,11 @@ class Status(_Frame, frozen=True):
 
 
 class SubmitStage(_Frame, frozen=True):
-    """Work for a stage: its own submission, at most once an attempt (S2). Without a prompt, input comes over edges."""
+    """Work for a stage: its own submission, at most once an attempt (S2). Without a prompt, input comes over edges.
+
+    Of a final stage's outputs at most `window`, and `window_bytes` bytes of content beyond the first, go unread by the
+    caller; of those of earlier attempts it has still to read `unread` (B1).
+    """
 
     request_id: str
     external_id: str
@@ -388,6 +419,9 @@ class SubmitStage(_Frame, frozen=True):
     params: dict[str, Param]
     priority: int
     final: bool
+    window: int
+    window_bytes: int
+    unread: int
     sources: list[Source]
     targets: list[Target]
 
@@ -399,6 +433,15 @@ class FeedStage(_Frame, frozen=True):
     attempt: int
     source: str
     data: bytes
+
+
+class OutputCredit(_Frame, frozen=True):
+    """How many of the final stage's outputs of this attempt have been consumed (B1), counted from the first. Negative:
+    so many of earlier attempts are still unread."""
+
+    request_id: str
+    attempt: int
+    consumed: int
 
 
 class AbortStage(_Frame, frozen=True):
@@ -433,6 +476,16 @@ class StageFact(_Frame, frozen=True):
     attempt: int
     incarnation: int
     fact: str
+    at_ns: int
+
+
+class StagePaused(_Frame, frozen=True):
+    """The stage makes no more of this request until its caller has read (B1); or, `paused` false, it may go on."""
+
+    request_id: str
+    attempt: int
+    incarnation: int
+    paused: bool
     at_ns: int
 
 
@@ -572,10 +625,10 @@ class Part(_Frame, frozen=True):
     data: bytes
 
 
-ClientToRouter = Submit | Abort | Consumed | AskStatus | Bye
-RouterToClient = Welcome | Refused | Ping | Delivery | Terminal | AbortAck | Status | Bye
-RouterToWorker = Welcome | Refused | Ping | SubmitStage | FeedStage | AbortStage | PeerLost
-WorkerToRouter = Heartbeat | StageFact | Output | RelayContent | StageFinished
+ClientToRouter = Submit | Abort | Consumed | AskStatus | Operate | Bye
+RouterToClient = Welcome | Refused | Ping | Delivery | Terminal | AbortAck | Status | Operated | Bye
+RouterToWorker = Welcome | Refused | Ping | SubmitStage | FeedStage | OutputCredit | AbortStage | PeerLost
+WorkerToRouter = Heartbeat | StageFact | StagePaused | Output | RelayContent | StageFinished
 OnEdge = ChunkFrame | RingChunk | EdgeEnd | EdgeFailed
 ProducerToConsumer = OnEdge | RingOffer
 BackOnEdge = EdgeCredit | EdgeClosed

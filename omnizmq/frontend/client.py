@@ -196,7 +196,7 @@ class AsyncClient:
                     return
                 consumed = self._table.consumed(rid)
                 if consumed - credited >= CREDIT_EVERY and self._lost is None:
-                    self._send(wire.Consumed(rid, consumed))
+                    self._send(wire.Consumed(rid, item.stage, consumed))
                     credited = consumed
         finally:
             if not self._table.has_ended(rid):

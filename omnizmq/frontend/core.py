@@ -81,6 +81,8 @@ class ClientTable:
                 return [Answer(frame.call, frame.matched)]
             case wire.Status():
                 return [Answer(frame.call, frame.json)]
+            case wire.Operated():
+                return []
             case wire.Welcome():
                 return [Connected(frame)]
             case wire.Ping():

@@ -161,7 +161,10 @@ class RouterCore:
             case wire.Consumed() as frame:
                 request = self.requests.get(frame.request_id)
                 if request is not None and request.client == event.client:
-                    request.consumed = max(request.consumed, min(frame.outputs, request.lifecycle.delivered))
+                    self._consumed(request, frame)
+            case wire.Operate() as frame:
+                error = wire.ErrorInfo.of(UnavailableError(f"{frame.action} is not possible here"))
+                self._effects.append(ToClient(event.client, wire.Operated(frame.call, error)))
             case wire.AskStatus() as frame:
                 document = wire.encode_json(self.status(self._now))
                 self._effects.append(ToClient(event.client, wire.Status(frame.call, document)))
@@ -169,6 +172,10 @@ class RouterCore:
                 self._client_gone(ClientGone(event.client, "said goodbye"))
             case _:
                 assert_never(event.frame)
+
+    def _consumed(self, request: Request, frame: wire.Consumed) -> None:
+        if frame.stage in request.plan.final_stages:
+            request.consumed[frame.stage] = max(request.consumed.get(frame.stage, 0), frame.outputs)
 
     def _submit(self, client: bytes, frame: wire.Submit) -> None:
         try:
@@ -205,7 +212,7 @@ class RouterCore:
         """The request, or the error that refuses it: no request exists then."""
         if self.draining:
             raise UnavailableError("the deployment is stopping and takes no new requests")
-        return Request(client, frame, door.check(frame, self.pipeline, self.config.router))
+        return Request(client, frame, door.check(frame, self.pipeline, self.config.router), self.config.router)
 
     def _refuse(self, client: bytes, frame: wire.Submit, error: OmnizmqError) -> None:
         self.counters.refused += 1
@@ -300,7 +307,9 @@ class RouterCore:
             self._effects.append(ReplicaLoading(replica.id, frame.text))
 
     def _stage_reported(
-        self, replica: Replica, frame: wire.StageFact | wire.Output | wire.RelayContent | wire.StageFinished
+        self,
+        replica: Replica,
+        frame: wire.StageFact | wire.StagePaused | wire.Output | wire.RelayContent | wire.StageFinished,
     ) -> None:
         request = self.requests.get(frame.request_id)
         if request is None or not request.is_bound(replica, frame.attempt):
@@ -316,6 +325,8 @@ class RouterCore:
                 if frame.last:
                     self._record(request, "output_ended", stage=stage, owner=replica.id, at_ns=frame.at_ns)
                 self._advance(request, life.OutputArrived(stage, frame.seq, frame.content, frame.last))
+            case wire.StagePaused():
+                pass
             case wire.StageFact():
                 self._stage_fact(request, replica, frame)
             case wire.RelayContent():

@@ -29,5 +29,5 @@ class Counters(msgspec.Struct):
 
     def document(self, requests: Iterable[Request]) -> dict[str, int]:
         """The counters, and the outputs that callers of live requests have not said that they consumed (B1)."""
-        unconsumed = sum(request.lifecycle.delivered - request.consumed for request in requests)
+        unconsumed = sum(request.lifecycle.delivered - sum(request.consumed.values()) for request in requests)
         return {**msgspec.structs.asdict(self), "unconsumed": unconsumed}

@@ -8,6 +8,7 @@ from __future__ import annotations
 import msgspec
 
 from omnizmq import protocol as wire
+from omnizmq.config import RouterConfig
 from omnizmq.pipeline import Pipeline, Plan
 from omnizmq.router import lifecycle as life
 from omnizmq.router.pools import Attempt, Binding, Pools, Replica
@@ -17,7 +18,7 @@ from omnizmq.trace.facts import Fact
 class Request:
     """One live request. `client` is None once its caller is gone."""
 
-    def __init__(self, client: bytes, submit: wire.Submit, plan: Plan) -> None:
+    def __init__(self, client: bytes, submit: wire.Submit, plan: Plan, limits: RouterConfig) -> None:
         self.client: bytes | None = client
         self.submit = submit
         self.id = submit.request_id
@@ -25,7 +26,9 @@ class Request:
         self.attempt = 1
         self.lifecycle = life.Lifecycle(submit.request_id, plan)
         self.bindings: dict[str, Binding] = {}
-        self.consumed = 0
+        self.window = min(submit.window, limits.output_window)
+        self.window_bytes = limits.output_window_mib << 20
+        self.consumed: dict[str, int] = {}
 
     @property
     def key(self) -> Attempt:
@@ -51,6 +54,9 @@ class Request:
             params={**config.params, **self.submit.params.get(stage, {})},
             priority=self.submit.priority,
             final=stage in self.plan.final_stages,
+            window=self.window,
+            window_bytes=self.window_bytes,
+            unread=0,
             sources=[wire.Source(edge.source, *self.bindings[edge.source], edge.mode) for edge in incoming],
             targets=[
                 wire.Target(
@@ -59,6 +65,7 @@ class Request:
                     pools.replicas[self.bindings[edge.target].replica].endpoint,
                     edge.mode,
                     edge.window_chunks,
+                    edge.input_timeout_s,
                 )
                 for edge in outgoing
             ],

@@ -240,6 +240,7 @@ class RouterServer:
             stages=[wire.StageInfo(stage.name, stage.final_output) for stage in self.core.pipeline.stages],
             max_prompt_bytes=self._config.router.max_prompt_bytes,
             output_window=self._config.router.output_window,
+            output_window_bytes=self._config.router.output_window_mib << 20,
         )
 
     def _send_client(self, identity: bytes, frame: wire.RouterToClient) -> None:

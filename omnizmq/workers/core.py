@@ -38,6 +38,7 @@ from omnizmq.workers.messages import (
     EngineTook,
     FeedEngine,
     FreeSlot,
+    FromRouter,
     GateCommand,
     GateEvent,
     HoldEngine,
@@ -116,7 +117,7 @@ class Gate:
         commands, self._commands = self._commands, []  # nothing of a chunk stays here
         return commands
 
-    def _router_sent(self, frame: wire.SubmitStage | wire.FeedStage | wire.AbortStage | wire.PeerLost) -> None:
+    def _router_sent(self, frame: FromRouter) -> None:
         if isinstance(frame, wire.SubmitStage):
             self._submitted(frame)
             return
@@ -131,6 +132,8 @@ class Gate:
             self.late += 1
         elif isinstance(frame, wire.FeedStage):
             self._relayed(work, frame)
+        elif isinstance(frame, wire.OutputCredit):
+            pass
         else:
             self._abort_asked(work)
 

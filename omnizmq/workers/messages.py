@@ -17,12 +17,14 @@ from omnizmq.workers.engine import Chunk, EngineRequest, StageOutput
 SlotData = NDArray[np.uint8] | SharedMemoryError | None
 """Of a chunk in a ring, its slot: uint8 `[nbytes]`, or why it cannot be read. None: of anything else."""
 
+FromRouter = wire.SubmitStage | wire.FeedStage | wire.OutputCredit | wire.AbortStage | wire.PeerLost
+
 # --- In: facts -----------------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)
 class RouterSent:
-    frame: wire.SubmitStage | wire.FeedStage | wire.AbortStage | wire.PeerLost
+    frame: FromRouter
 
 
 @dataclass(frozen=True, slots=True)

@@ -43,7 +43,7 @@ class TestS1TheReceiverFirst:
                 "talker/0",
                 SubmitStage,
                 sources=[Source("thinker", "thinker/0", 1, "chunk")],
-                targets=[Target("code2wav", "code2wav/0", 1, "ipc://code2wav/0#1", "chunk", 32)],
+                targets=[Target("code2wav", "code2wav/0", 1, "ipc://code2wav/0#1", "chunk", 32, 60.0)],
             )
         )
         assert [fact.stage for fact in play.facts if fact.event == "bound"] == ["thinker", "talker", "code2wav"]

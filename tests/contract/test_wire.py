@@ -124,7 +124,7 @@ class Hostile:
         self.fed: list[int] = []
         self.plane = self._plane(root, "talker/0", INCARNATION, self._received)
         self.honest = self._plane(root, "thinker/0", 3, lambda peer, frame: None)  # noqa: ARG005
-        self.target = wire.Target("talker", "talker/0", INCARNATION, self._at(root, "talker/0"), "chunk", 10**6)
+        self.target = wire.Target("talker", "talker/0", INCARNATION, self._at(root, "talker/0"), "chunk", 10**6, 60.0)
         self.bad = self.context.socket(zmq.DEALER)
         self.bad.connect(self._at(root, "talker/0"))
         self.bad.send(

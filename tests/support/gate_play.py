@@ -58,7 +58,7 @@ def source(stage: str = "thinker", mode: str = "chunk") -> wire.Source:
 
 
 def target(stage: str = "code2wav", mode: str = "chunk", window: int = 2) -> wire.Target:
-    return wire.Target(stage, f"{stage}/0", _INCARNATIONS[stage], f"ipc:///run/{stage}", mode, window)
+    return wire.Target(stage, f"{stage}/0", _INCARNATIONS[stage], f"ipc:///run/{stage}", mode, window, 60.0)
 
 
 THINKER, CODE2WAV = source(), target()

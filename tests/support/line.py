@@ -379,7 +379,7 @@ class Line:
         prompt, params = self._prompts[request_id]
         sources = [wire.Source(e.source, f"{e.source}/0", 1, e.mode) for e in self.edges if e.target == stage]
         targets = [
-            wire.Target(e.target, f"{e.target}/0", 1, f"ipc:///{e.target}", e.mode, e.window)
+            wire.Target(e.target, f"{e.target}/0", 1, f"ipc:///{e.target}", e.mode, e.window, 60.0)
             for e in self.edges
             if e.source == stage
         ]

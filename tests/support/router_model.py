@@ -393,7 +393,7 @@ class RouterModel:
 
     def _target(self, request: ModelRequest, stage: str, mode: str, window: int) -> wire.Target:
         replica, incarnation = request.bindings[stage]
-        return wire.Target(stage, replica, incarnation, self.replicas[replica].endpoint, mode, window)
+        return wire.Target(stage, replica, incarnation, self.replicas[replica].endpoint, mode, window, 60.0)
 
     def _caller_frame(self, request: ModelRequest, command: life.Deliver | life.SendTerminal) -> Any:
         name = request.submit.request_id

@@ -386,11 +386,11 @@ def _samples() -> list[Any]:
     return [
         wire.Submit("demo-1", "demo", prompt, ["text"], {"thinker": {"stop": ["a"]}}, 1, 2.5, None, 8, 1),
         wire.SubmitStage(
-            "demo-1", "demo", 1, "demo-1/1/talker", prompt, None, {"a": None}, 0, True,
+            "demo-1", "demo", 1, "demo-1/1/talker", prompt, None, {"a": None}, 0, True, 8, 1 << 20, 0,
             [wire.Source("thinker", "thinker/0", 1, "chunk")],
-            [wire.Target("code2wav", "code2wav/0", 1, "ipc://x", "relay", 4)],
+            [wire.Target("code2wav", "code2wav/0", 1, "ipc://x", "relay", 4, 60.0)],
         ),
-        wire.Welcome(1, "demo", 5, [wire.StageInfo("thinker", "text")], 9, 8),
+        wire.Welcome(1, "demo", 5, [wire.StageInfo("thinker", "text")], 9, 8, 1 << 20),
         wire.Delivery("demo-1", "code2wav", "audio", wire.Audio(b"abcd", 24_000), True),
         wire.Terminal("demo-1", "code2wav", "audio", "error", error, {"thinker": {"t": 1}}, ["talker"], {"a": "b"}),
         wire.ChunkFrame("demo-1", 1, 1, "thinker", 1, {"n": 1.5, "b": True}, [array]),

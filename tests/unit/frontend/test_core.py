@@ -262,7 +262,7 @@ class TestAnswers:
         assert table().handle(wire.Status(8, b"{}")) == [Answer(8, b"{}")]
 
     def test_a_welcome_connects(self) -> None:
-        welcome = wire.Welcome(1, "demo", 5, [], 1, 8)
+        welcome = wire.Welcome(1, "demo", 5, [], 1, 8, 1 << 20)
         assert table().handle(welcome) == [Connected(welcome)]
 
 

@@ -45,7 +45,7 @@ def test_a_stage_without_inputs_gets_the_prompt_and_the_requests_params_over_the
         priority=3,
         final=True,
         sources=[],
-        targets=[wire.Target("voice", "voice/0", 3, "ipc://voice/0", "chunk", 32)],
+        targets=[wire.Target("voice", "voice/0", 3, "ipc://voice/0", "chunk", 32, 60.0)],
     )
 
 

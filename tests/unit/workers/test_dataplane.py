@@ -70,7 +70,7 @@ class Net:
 
     def target(self, replica: str, incarnation: int = 1) -> wire.Target:
         stage = replica.partition("/")[0]
-        return wire.Target(stage, replica, incarnation, self.endpoint(replica, incarnation), "chunk", 8)
+        return wire.Target(stage, replica, incarnation, self.endpoint(replica, incarnation), "chunk", 8, 60.0)
 
     def raw_producer(self, to: str) -> zmq.Socket[bytes]:
         """Somebody who can say anything on that replica's data socket."""

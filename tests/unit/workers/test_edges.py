@@ -18,7 +18,7 @@ def in_edge(mode: str = "chunk") -> InEdge:
 
 
 def out_edge(window: int = 2, mode: str = "chunk") -> OutEdge:
-    return OutEdge(wire.Target("code2wav", "code2wav/0", 1, "ipc:///x", mode, window))
+    return OutEdge(wire.Target("code2wav", "code2wav/0", 1, "ipc:///x", mode, window, 60.0))
 
 
 def sized(size: int) -> Chunk:

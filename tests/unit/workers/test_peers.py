@@ -72,7 +72,9 @@ class Pair:
 
     def to(self, stage: str = "code2wav") -> wire.Target:
         one = target(stage, window=8)
-        return wire.Target(one.stage, one.replica, one.incarnation, f"ipc://{self.root}/{stage}", one.mode, one.window)
+        return wire.Target(
+            one.stage, one.replica, one.incarnation, f"ipc://{self.root}/{stage}", one.mode, one.window, 60.0
+        )
 
     async def met(self, *stages: str) -> None:
         for stage in stages:
