@@ -5,9 +5,10 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 STRESS ?= --chunks 100000 --kills 100
+SOAK ?= --minutes 10
 export PROMPT ?= What is the capital of France?
 
-.PHONY: demo test stress lint format bench clean
+.PHONY: demo test stress soak lint format bench clean
 
 demo: $(VENV)/.embedded
 	$(BIN)/omnizmq chat "$$PROMPT" --modalities text,audio --config embedded --output reply.wav
@@ -17,6 +18,9 @@ test: lint
 
 stress: $(VENV)/.dev
 	cd tests && ../$(BIN)/python -m support.stress $(STRESS)
+
+soak: $(VENV)/.dev
+	cd tests && ../$(BIN)/python -m support.soak $(SOAK)
 
 lint: $(VENV)/.dev
 	$(BIN)/ruff format --check .

@@ -12,6 +12,7 @@ from importlib import import_module
 
 import click
 
+from omnizmq.commands.failure import said
 from omnizmq.errors import ConfigError, InvalidRequestError, OmnizmqError
 
 COMMANDS = {
@@ -20,6 +21,8 @@ COMMANDS = {
     "trace": "Where a request is or was, and why.",
     "status": "What a deployment is doing.",
     "abort": "End a request.",
+    "restart": "Replace a stage's processes without losing a request.",
+    "drain": "Let a replica take no new requests.",
     "check": "Validate a configuration.",
     "install": "Install the packages of an extra.",
 }
@@ -72,9 +75,9 @@ def main() -> None:
     except (click.Abort, KeyboardInterrupt):
         status = _say("interrupted", EXIT_INTERRUPTED)
     except (ConfigError, InvalidRequestError) as error:
-        status = _say(error.message, EXIT_USAGE)
+        status = _say(said(error), EXIT_USAGE)
     except OmnizmqError as error:
-        status = _say(error.message, EXIT_FAILED)
+        status = _say(said(error), EXIT_FAILED)
     except BrokenPipeError:
         _discard_stdout()
         status = EXIT_FAILED

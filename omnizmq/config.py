@@ -26,6 +26,10 @@ from omnizmq.tables import BadValueError, Section, label, nearest, parse_file, p
 Mode = Literal["chunk", "payload", "relay"]
 Policy = Literal["round_robin", "least_loaded", "affinity"]
 Modality = Literal["text", "audio"]
+RemoteEndpoint = Annotated[
+    str,
+    Meta(pattern=r"\A(tcp://[^/\s]+:[0-9]{1,5})?\Z", description='an address such as "tcp://0.0.0.0:5790", or ""'),
+]
 Redrive = Literal["never", "other", "wait"]
 
 Name = Annotated[
@@ -98,6 +102,10 @@ class StageConfig(Section, frozen=True):
     step_timeout_s: Seconds = 120.0
     """An engine step longer than this is stuck: the worker is killed and replaced (F2)."""
 
+    output_timeout_s: Seconds = 120.0
+    """A request for which this stage has what it needs, and of which it neither makes anything nor reports the end for
+    so long, fails with `stage_error`. Time in the queue, paused or in a step does not count."""
+
     params: dict[str, ParamValue] = {}
     """Default sampling parameters; a request's own override them by name."""
 
@@ -165,7 +173,11 @@ class RouterConfig(Section, frozen=True):
 
     slow_reader_grace_s: Seconds = 30.0
     """A request that has been paused for so long, and whose caller has not read an eighth of a window meanwhile, ends
-    with `slow_reader`."""
+    with `slow_reader`. Longer than `heartbeat_timeout_s`, or a pause of the router is taken for one of its callers."""
+
+    remote: RemoteEndpoint = ""
+    """Where clients of other machines may connect, such as `tcp://0.0.0.0:5790`; they need the deployment's
+    `remote.json` (W2). Empty: nowhere."""
 
     max_clients: Count = 4096
     """Connected clients; beyond it new ones are refused with `overloaded`. Each costs a descriptor or two."""

@@ -277,7 +277,7 @@ class StageInfo(_Wire, frozen=True):
 
 
 class Welcome(_Frame, frozen=True):
-    """The router's answer to a good hello."""
+    """The router's answer to a good hello. A router that has said nothing for `lease_s` is gone."""
 
     version: int
     name: str
@@ -286,6 +286,7 @@ class Welcome(_Frame, frozen=True):
     max_prompt_bytes: int
     output_window: int
     output_window_bytes: int
+    lease_s: float
 
 
 class Refused(_Frame, frozen=True):

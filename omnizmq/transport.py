@@ -15,8 +15,10 @@ This module moves bytes. It knows nothing of frames' meaning, requests or engine
 from __future__ import annotations
 
 import asyncio
+import os
 from collections import deque
 from collections.abc import Callable, Iterable
+from typing import NamedTuple
 from weakref import WeakKeyDictionary
 
 import zmq
@@ -28,6 +30,7 @@ HIGH_WATER_MARK = 4096
 SAFETY_TICK_S = 1.0
 RETRY_S = 0.01
 LINGER_MS = 200
+LEASE_BEATS = 4
 
 # Plain numbers: pyzmq's own are enumerations, and to combine two of those takes longer than to send a message.
 _NOBLOCK = int(zmq.NOBLOCK)
@@ -36,6 +39,20 @@ _RCVMORE = int(zmq.RCVMORE)
 _EVENTS = int(zmq.EVENTS)
 _POLLIN = int(zmq.POLLIN)
 _POLLOUT = int(zmq.POLLOUT)
+
+
+class Curve(NamedTuple):
+    """Keys of one end of an encrypted connection, 40 characters of Z85 each: its own, and the other end's public one:
+    for a server, the only client's that it admits."""
+
+    public: bytes
+    secret: bytes
+    other: bytes
+
+
+def make_keys() -> tuple[bytes, bytes]:
+    """A public and a secret key."""
+    return zmq.curve_keypair()
 
 
 class PeerGoneError(Exception):
@@ -202,13 +219,21 @@ class Dealer(_Drained):
         *,
         identity: bytes | None = None,
         limit: int | None = HIGH_WATER_MARK,
+        curve: Curve | None = None,
+        lost: Callable[[], None] | None = None,
     ) -> None:
+        """`lost` is called when a connection that was made has ended; ZeroMQ makes another one by itself, and what was
+        on its way is gone."""
         super().__init__(context, zmq.DEALER)
         if identity is not None:
             self.socket.setsockopt(zmq.IDENTITY, identity)
+        if curve is not None:
+            self.socket.curve_publickey, self.socket.curve_secretkey = curve.public, curve.secret
+            self.socket.curve_serverkey = curve.other
         self._received = received
         self._limit = limit
         self._waiting: deque[bytes] = deque()
+        self._monitor = None if lost is None else _Monitor(self.socket, lost)
         self.socket.connect(endpoint)
 
     def send(self, messages: Iterable[bytes]) -> None:
@@ -225,6 +250,11 @@ class Dealer(_Drained):
         else:
             self._received(first)
 
+    def close(self, linger_ms: int = LINGER_MS) -> None:
+        if self._monitor is not None and not self.closed:
+            self._monitor.close()
+        super().close(linger_ms)
+
     def _flush(self) -> None:
         while self._waiting and self._put(self._waiting[0]):
             self._waiting.popleft()
@@ -240,6 +270,31 @@ class Dealer(_Drained):
         return True
 
 
+class _Monitor:
+    """Calls `lost` whenever a connection of the socket has ended."""
+
+    def __init__(self, socket: zmq.Socket[bytes], lost: Callable[[], None]) -> None:
+        self._watched = socket
+        self._lost = lost
+        self._loop = asyncio.get_running_loop()
+        self._events = socket.get_monitor_socket(zmq.EVENT_DISCONNECTED)
+        self._fd = int(self._events.getsockopt(zmq.FD))
+        self._loop.add_reader(self._fd, self._look)
+        self._look()
+
+    def close(self) -> None:
+        self._loop.remove_reader(self._fd)
+        self._watched.disable_monitor()
+        self._events.close(0)
+
+    def _look(self) -> None:
+        while int(self._events.getsockopt(_EVENTS)) & _POLLIN:
+            self._events.recv_multipart(_NOBLOCK)
+            self._lost()
+            if self._events.closed:
+                return
+
+
 class Router(_Drained):
     """A bound socket with many peers, each known by its identity."""
 
@@ -250,14 +305,28 @@ class Router(_Drained):
         received: Callable[[bytes, bytes], None],
         *,
         limit: int | None = HIGH_WATER_MARK,
+        curve: Curve | None = None,
+        lease_s: float | None = None,
     ) -> None:
+        """`lease_s`: a peer whose I/O thread has not answered for so long is disconnected. Raises `OSError` for an
+        endpoint that cannot be bound."""
         super().__init__(context, zmq.ROUTER)
         self.socket.setsockopt(zmq.ROUTER_MANDATORY, 1)
+        if curve is not None:
+            self.socket.curve_server = True
+            self.socket.curve_publickey, self.socket.curve_secretkey = curve.public, curve.secret
+        if lease_s is not None:
+            self.socket.setsockopt(zmq.HEARTBEAT_IVL, int(lease_s * 1000 / LEASE_BEATS))
+            self.socket.setsockopt(zmq.HEARTBEAT_TIMEOUT, int(lease_s * 1000))
         self._received = received
         self._limit = limit
         self._waiting: dict[bytes, deque[bytes]] = {}
         self._retry: asyncio.TimerHandle | None = None
-        self.socket.bind(endpoint)
+        try:
+            self.socket.bind(endpoint)
+        except zmq.ZMQError as error:
+            self.socket.close(0)
+            raise OSError(error.errno, os.strerror(error.errno or 0)) from error
 
     def send(self, peer: bytes, messages: Iterable[bytes]) -> None:
         """Raises `PeerGoneError`, or `PeerFullError` where as many as the limit wait already.

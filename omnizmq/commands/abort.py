@@ -7,12 +7,13 @@ import json
 
 import click
 
+from omnizmq.commands import options
 from omnizmq.commands.failure import one_document
 
 
 @click.command()
 @click.argument("id")
-@click.option("--connect", metavar="NAME", help="The deployment's name or endpoint; default: the only one.")
+@options.connect
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON document.")
 def abort(id: str, connect: str | None, as_json: bool) -> None:
     """End all live requests with the external id ID, or the one with the request id ID.

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from omnizmq.commands.failure import said
 from omnizmq.commands.turn import Turn
 from omnizmq.errors import ConfigError, InvalidRequestError
 
@@ -87,7 +88,7 @@ class Asked:
             click.echo("omnizmq chat: interrupted", err=True)
             return EXIT_INTERRUPTED
         if turn.error is not None:
-            click.echo(f"omnizmq chat: {turn.error.message}", err=True)
+            click.echo(f"omnizmq chat: {said(turn.error)}", err=True)
             return EXIT_USAGE if isinstance(turn.error, ConfigError | InvalidRequestError) else EXIT_FAILED
         if turn.finish_reason == "abort":
             click.echo(f"omnizmq chat: {turn.external_id} was aborted", err=True)

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from omnizmq.commands import wave
+from omnizmq.commands import options, wave
 from omnizmq.commands.asking import EXIT_INTERRUPTED, Asked, split_param
 from omnizmq.commands.conversation import converse, write
 from omnizmq.commands.turn import Turn, new_id
@@ -32,7 +32,7 @@ OWN_CONFIG = "embedded"
 @click.option("--output", type=click.Path(path_type=Path), metavar="FILE.wav", help=f"Default: {DEFAULT_OUTPUT}.")
 @click.option("--config", metavar="FILE", help="Start an own deployment of this configuration.")
 @click.option("--set", "sets", multiple=True, metavar="K=V", help="Override a value of the own deployment.")
-@click.option("--connect", metavar="NAME", help="The deployment's name or endpoint; default: the only one.")
+@options.connect
 @click.option("--system", metavar="TEXT", help="A system message before the prompt.")
 @click.option("--audio", type=click.Path(path_type=Path), metavar="FILE", help="A sound file to ask about.")
 @click.option("--max-tokens", type=click.IntRange(1), metavar="N", help="At most N tokens of text.")
@@ -159,20 +159,19 @@ async def _chat(asked: Asked, text: str | None, turn: Turn | None) -> int:
 
 def _client(asked: Asked, text: str | None, progress: Any) -> AsyncClient:
     """The deployment that runs, else an own one."""
-    from omnizmq import AsyncClient, runtime
+    from omnizmq import AsyncClient, remote, runtime
 
     if asked.config is None:
+        far = asked.connect is not None and remote.is_file(asked.connect)
         try:
-            found = runtime.find(asked.connect)
+            name = asked.connect if far else runtime.find(asked.connect).name
         except NotFoundError:
             if asked.connect is not None or runtime.running():
                 raise
         else:
             if asked.sets:
-                raise InvalidRequestError(
-                    f"--set cannot change {found.name}, which runs already: give --config as well"
-                )
-            return AsyncClient.connect(found.name)
+                raise InvalidRequestError(f"--set cannot change {name}, which runs already: give --config as well")
+            return AsyncClient.connect(name)
     config = asked.config or OWN_CONFIG
     _check_own(config, asked, text)
     return AsyncClient.launch(config, sets=asked.sets, progress=progress)

@@ -1,4 +1,4 @@
-"""`--json` prints one document on stdout, also when the command fails."""
+"""How a command says that it failed: one line for a person, one document on stdout with `--json`."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from contextlib import contextmanager
 
 import click
 
-from omnizmq.errors import OmnizmqError
+from omnizmq.errors import ConfigError, InvalidRequestError, OmnizmqError
 
 
 def describe(error: OmnizmqError) -> dict[str, object]:
@@ -20,6 +20,13 @@ def describe(error: OmnizmqError) -> dict[str, object]:
         "message": error.message,
         "retriable": error.retriable,
     }
+
+
+def said(error: OmnizmqError) -> str:
+    """An error as a person reads it: where it happened comes first (F1), unless the message says so itself, or the
+    person has to ask for something else."""
+    where = None if isinstance(error, ConfigError | InvalidRequestError) else error.replica or error.stage
+    return error.message if where is None or where in error.message else f"{where}: {error.message}"
 
 
 @contextmanager

@@ -8,11 +8,12 @@ from typing import Any
 
 import click
 
+from omnizmq.commands import options
 from omnizmq.commands.failure import one_document
 
 
 @click.command()
-@click.option("--connect", metavar="NAME", help="The deployment's name or endpoint; default: the only one.")
+@options.connect
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON document.")
 def status(connect: str | None, as_json: bool) -> None:
     """Show a deployment's replicas, requests, queues and counters."""
@@ -28,19 +29,23 @@ async def _ask(connect: str | None) -> dict[str, Any]:
         return await client.status()
 
 
+REQUESTS = {
+    "live_requests": "live",
+    "queued": "queued",
+    "paused": "paused",
+    "bindings": "bindings",
+    "leftovers": "leftovers",
+    "discarded": "outputs discarded",
+}
+"""Keys of the document, and what their counts are called."""
+
+
 def _render(document: dict[str, Any]) -> str:
     lines = [
         f"{document['name']}: {document['state']}, {'ready' if document['ready'] else 'not ready'}",
-        f"requests: {document['live_requests']} live, {document['queued']} queued, {document['bindings']} bindings, "
-        f"{document['leftovers']} leftovers",
+        "requests: " + ", ".join(f"{document[key]} {name}" for key, name in REQUESTS.items() if key in document),
     ]
-    for stage in document["stages"].values():
-        for replica in stage["replicas"]:
-            lines.append(
-                f"  {replica['id']:<16} {replica['state']:<9} {replica['inflight']}/{replica['capacity']} in flight, "
-                f"{replica['engine']} for {replica['engine_s']:.1f} s, pid {replica['pid']}, "
-                f"{replica['restarts']} restarts"
-            )
+    lines += [_replica(replica) for stage in document["stages"].values() for replica in stage["replicas"]]
     for ring in document["rings"]:
         used, capacity = ring["used_bytes"] / (1 << 20), ring["capacity_bytes"] / (1 << 20)
         beside = f", and {ring['spilled_bytes'] / (1 << 20):.1f} MiB beside it" if ring["spilled_bytes"] else ""
@@ -48,3 +53,15 @@ def _render(document: dict[str, Any]) -> str:
     counted = {name: count for name, count in document["counters"].items() if count}
     lines.append("counters: " + (", ".join(f"{name} {count}" for name, count in counted.items()) or "none yet"))
     return "\n".join(lines)
+
+
+def _replica(replica: dict[str, Any]) -> str:
+    state = "restarting" if replica["state"] == "starting" and replica["restarts"] else replica["state"]
+    active = replica.get("active", replica["inflight"])
+    registered = replica.get("registered", replica["inflight"])
+    bound = f" ({registered} bound)" if registered != active else ""
+    restarts = f"{replica['restarts']} restart{'' if replica['restarts'] == 1 else 's'}"
+    return (
+        f"  {replica['id']:<16} {state:<10} {active}/{replica['capacity']} in flight{bound}, "
+        f"{replica['engine']} for {replica['engine_s']:.1f} s, pid {replica['pid']}, {restarts}"
+    )

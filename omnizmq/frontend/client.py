@@ -18,9 +18,10 @@ from typing import Any, Self
 import msgspec
 
 from omnizmq import protocol as wire
-from omnizmq import runtime
 from omnizmq.errors import InvalidRequestError, OmnizmqError, ProtocolError, RouterLostError
-from omnizmq.frontend.core import Answer, ClientTable, Connected, OutputKind, Rejected, Wake
+from omnizmq.frontend.core import Answer, ClientTable, Connected, Credit, OutputKind, Rejected, Signal, Wake
+from omnizmq.frontend.link import Watch, locate
+from omnizmq.frontend.orders import ORDER_TIMEOUT_S, Action, make_order
 from omnizmq.frontend.output import RequestOutput
 from omnizmq.frontend.owned import OwnedDeployment
 from omnizmq.frontend.prompts import PromptInput, as_prompt
@@ -31,8 +32,6 @@ Params = Mapping[str, Mapping[str, wire.Param]]
 CONNECT_TIMEOUT_S = 5.0
 CALL_TIMEOUT_S = 10.0
 ABORT_WAIT_S = 2.0
-LAST_WORDS_S = 0.2
-CREDIT_EVERY = 64
 
 
 class AsyncClient:
@@ -44,20 +43,20 @@ class AsyncClient:
         self._table = ClientTable()
         self._packer = wire.Packer()
         self._waiting: dict[str, asyncio.Future[None]] = {}  # one at a time a request: for its next item, or its end
-        self._calls: dict[int, asyncio.Future[int | bytes]] = {}
+        self._calls: dict[int, asyncio.Future[int | bytes | None]] = {}
         self._call = 0
         self._welcome: asyncio.Future[wire.Welcome] | None = None
         self._dealer: Dealer | None = None
         self._context: Any = None
-        self._pidfd: int | None = None
-        self._last_words: asyncio.TimerHandle | None = None
+        self._watch: Watch | None = None
         self._lost: str | None = None
 
     # --- Connecting ------------------------------------------------------------------------------------------------
 
     @classmethod
     def connect(cls, to: str | None = None) -> Self:
-        """To a running deployment by name or endpoint; None: the only one of this user."""
+        """To a running deployment by name or endpoint, or to one on another machine by the path of its `remote.json`;
+        None: the only one of this user here."""
         return cls(connect=to)
 
     @classmethod
@@ -105,45 +104,26 @@ class AsyncClient:
         to = self._connect_to
         if self._owned is not None:
             to = await self._owned.start()
-        deployment = runtime.find(to)
+        address = locate(to)
         self._welcome = asyncio.get_running_loop().create_future()
         self._context = make_context()
         self._unpacker = wire.Unpacker(wire.router_to_client)
-        self._dealer = Dealer(self._context, deployment.endpoint, self._received)
+        self._dealer = Dealer(self._context, address.endpoint, self._received, curve=address.curve)
         self._dealer.start()
-        self._watch(deployment.pid)
-        hello = wire.Hello(wire.VERSION, deployment.nonce, "client", pid=os.getpid())
+        self._watch = Watch(address.pid, self._router_lost)
+        hello = wire.Hello(wire.VERSION, address.nonce, "client", pid=os.getpid())
         self._dealer.send([wire.encode_hello(hello)])
         try:
-            await asyncio.wait_for(asyncio.shield(self._welcome), CONNECT_TIMEOUT_S)
+            welcome = await asyncio.wait_for(asyncio.shield(self._welcome), CONNECT_TIMEOUT_S)
         except TimeoutError as error:
-            raise RouterLostError(f"{deployment.name} (pid {deployment.pid}) does not answer") from error
-
-    def _watch(self, pid: int) -> None:
-        """The router's process is watched, so that its death is heard of at once (F6)."""
-        try:
-            self._pidfd = os.pidfd_open(pid)
-        except ProcessLookupError as error:
-            raise RouterLostError("the router has just ended") from error
-        asyncio.get_running_loop().add_reader(self._pidfd, self._router_died)
-
-    def _router_died(self) -> None:
-        """What it said last may still be on its way to us."""
-        self._unwatch()
-        loop = asyncio.get_running_loop()
-        self._last_words = loop.call_later(LAST_WORDS_S, self._router_lost, "its process ended")
-
-    def _unwatch(self) -> None:
-        if self._last_words is not None:
-            self._last_words.cancel()
-        if self._pidfd is not None:
-            asyncio.get_running_loop().remove_reader(self._pidfd)
-            os.close(self._pidfd)
-            self._pidfd = None
+            raise RouterLostError(f"{address.who} does not answer") from error
+        if address.pid is None:
+            self._watch.hold(welcome.lease_s)
 
     async def close(self) -> None:
         """Live requests are aborted by the router; an owned deployment ends. May be repeated."""
-        self._unwatch()
+        if self._watch is not None:
+            self._watch.close()
         if self._dealer is not None and not self._dealer.closed:
             with suppress(RouterLostError):
                 self._send(wire.Bye("the client closes"))
@@ -182,7 +162,6 @@ class AsyncClient:
         self._table.open(rid, submit.external_id, output_kind)
         try:
             self._send(submit)
-            credited = 0
             while True:
                 item = self._table.take(rid)
                 if item is None:
@@ -194,10 +173,7 @@ class AsyncClient:
                 yield item
                 if item.finished:
                     return
-                consumed = self._table.consumed(rid)
-                if consumed - credited >= CREDIT_EVERY and self._lost is None:
-                    self._send(wire.Consumed(rid, item.stage, consumed))
-                    credited = consumed
+                self._signal(self._table.back(rid))
         finally:
             if not self._table.has_ended(rid):
                 await self._abandon(rid)
@@ -264,21 +240,54 @@ class AsyncClient:
         """End all live requests with this external id, or the one with this request id; how many there were (A5)."""
         if not isinstance(request_id, str):
             raise InvalidRequestError(f"a request id is a string, not {request_id!r}")
-        self._call += 1
-        return int(await self._ask(wire.Abort(self._call, request_id)))
+        matched = await self._ask(wire.Abort(self._next_call(), request_id))
+        assert isinstance(matched, int)
+        return matched
 
     async def status(self) -> dict[str, Any]:
         """The document of `omnizmq status --json`."""
-        self._call += 1
-        answer = await self._ask(wire.AskStatus(self._call))
-        document: dict[str, Any] = msgspec.json.decode(answer) if isinstance(answer, bytes) else {}
+        answer = await self._ask(wire.AskStatus(self._next_call()))
+        assert isinstance(answer, bytes)
+        document: dict[str, Any] = msgspec.json.decode(answer)
         return document
 
-    async def _ask(self, frame: wire.Abort | wire.AskStatus) -> int | bytes:
+    async def restart(self, target: str, *, timeout_s: float = ORDER_TIMEOUT_S, force: bool = False) -> None:
+        """Replace the processes of a stage (`"talker"`), one replica after the other, or that of one (`"talker/0"`).
+
+        Each takes no new requests, lets those that it has end, and is back in service before the next goes. Where some
+        have not ended within `timeout_s` seconds it stops there, everything serves on, and it raises
+        `UnavailableError`; with `force` they are ended there instead, and driven anew where the deployment's `redrive`
+        says so. Raises `InvalidRequestError` for an unknown target. To cancel the call takes nothing back.
+        """
+        await self._operate("restart", target, timeout_s, force)
+
+    async def drain(self, target: str, *, timeout_s: float = ORDER_TIMEOUT_S) -> None:
+        """Let one replica (`"talker/0"`) take no new requests; returns when those that it has have ended.
+
+        Raises `InvalidRequestError` for an unknown target, `UnavailableError` when they have not within `timeout_s`
+        seconds; it takes no new ones all the same.
+        """
+        await self._operate("drain", target, timeout_s, False)
+
+    async def resume(self, target: str) -> None:
+        """Let a drained replica take requests again. Raises `InvalidRequestError` for an unknown target."""
+        await self._operate("resume", target, ORDER_TIMEOUT_S, False)
+
+    async def _operate(self, action: Action, target: str, timeout_s: float, force: bool) -> None:
+        """The router answers in its own time: what ends the waiting before is its death."""
+        await self._ask(make_order(self._next_call(), action, target, timeout_s, force), patient=True)
+
+    def _next_call(self) -> int:
+        self._call += 1
+        return self._call
+
+    async def _ask(
+        self, frame: wire.Abort | wire.AskStatus | wire.Operate, *, patient: bool = False
+    ) -> int | bytes | None:
         answer = self._calls[frame.call] = asyncio.get_running_loop().create_future()
         try:
             self._send(frame)
-            return await asyncio.wait_for(answer, CALL_TIMEOUT_S)
+            return await asyncio.wait_for(answer, None if patient else CALL_TIMEOUT_S)
         except TimeoutError as error:
             raise RouterLostError(f"the router did not answer within {CALL_TIMEOUT_S:g} s") from error
         finally:
@@ -296,6 +305,8 @@ class AsyncClient:
             raise RouterLostError("the router is gone: it does not read") from error
 
     def _received(self, data: bytes) -> None:
+        if self._watch is not None:
+            self._watch.heard()
         try:
             frame = self._unpacker.unpack(data)
         except ProtocolError as error:
@@ -321,17 +332,18 @@ class AsyncClient:
             if not call.done():
                 call.set_exception(RouterLostError(f"the router is gone: {why}"))
 
-    def _signal(self, signals: Sequence[Wake | Answer | Connected | Rejected]) -> None:
+    def _signal(self, signals: Sequence[Signal]) -> None:
         for signal in signals:
             match signal:
                 case Wake():
                     waits = self._waiting.pop(signal.request_id, None)
                     if waits is not None and not waits.done():
                         waits.set_result(None)
+                case Credit():
+                    with suppress(RouterLostError):  # every request hears of it, after what had come for it
+                        self._send(wire.Consumed(signal.request_id, signal.stage, signal.outputs))
                 case Answer(call, value):
-                    asked = self._calls.get(call)
-                    if asked is not None and not asked.done():
-                        asked.set_result(value)
+                    self._answered(call, value)
                 case Connected(welcome):
                     if self._welcome is not None and not self._welcome.done():
                         self._welcome.set_result(welcome)
@@ -340,3 +352,12 @@ class AsyncClient:
                         self._welcome.set_exception(error)
                     else:
                         self._router_lost(error.message)
+
+    def _answered(self, call: int, value: int | bytes | OmnizmqError | None) -> None:
+        asked = self._calls.get(call)
+        if asked is None or asked.done():
+            return
+        if isinstance(value, OmnizmqError):
+            asked.set_exception(value)
+        else:
+            asked.set_result(value)

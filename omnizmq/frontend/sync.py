@@ -14,6 +14,7 @@ from typing import Any, Generic, Self, TypeVar
 from omnizmq.errors import RouterLostError
 from omnizmq.frontend.client import AsyncClient, Params
 from omnizmq.frontend.core import OutputKind
+from omnizmq.frontend.orders import ORDER_TIMEOUT_S
 from omnizmq.frontend.output import RequestOutput
 from omnizmq.frontend.prompts import PromptInput
 
@@ -34,7 +35,7 @@ class Client:
 
     @classmethod
     def connect(cls, to: str | None = None) -> Self:
-        """To a running deployment by name or endpoint; None: the only one of this user."""
+        """As `AsyncClient.connect`."""
         return cls(AsyncClient.connect(to))
 
     @classmethod
@@ -113,6 +114,18 @@ class Client:
     def status(self) -> dict[str, Any]:
         """The document of `omnizmq status --json`."""
         return self._wait(self._client.status())
+
+    def restart(self, target: str, *, timeout_s: float = ORDER_TIMEOUT_S, force: bool = False) -> None:
+        """As `AsyncClient.restart`: replace the processes of a stage or of one replica."""
+        self._wait(self._client.restart(target, timeout_s=timeout_s, force=force))
+
+    def drain(self, target: str, *, timeout_s: float = ORDER_TIMEOUT_S) -> None:
+        """As `AsyncClient.drain`: let one replica take no new requests, and those that it has end."""
+        self._wait(self._client.drain(target, timeout_s=timeout_s))
+
+    def resume(self, target: str) -> None:
+        """Let a drained replica take requests again."""
+        self._wait(self._client.resume(target))
 
     def _wait(self, call: Coroutine[Any, Any, T]) -> T:
         """Its result. An interruption (Ctrl-C) cancels the call, and is raised on when that has ended."""

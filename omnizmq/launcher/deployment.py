@@ -17,7 +17,7 @@ from pathlib import Path
 
 import msgspec
 
-from omnizmq import runtime
+from omnizmq import remote, runtime
 from omnizmq.config import Config
 from omnizmq.errors import ConfigError, LaunchError, OmnizmqError
 from omnizmq.launcher.process import WorkerProcess, trim_log
@@ -28,12 +28,14 @@ from omnizmq.router.messages import DrainAsked, ReplicaStarting, StopAsked
 from omnizmq.router.server import RouterServer
 from omnizmq.runtime import Deployment, RuntimeDir
 from omnizmq.trace.store import TraceWriter
+from omnizmq.transport import make_keys
 from omnizmq.workers.lifeline import EXIT_MISCONFIGURED
 from omnizmq.workers.spec import WorkerSpec
 
 log = logging.getLogger(__name__)
 
 STOP_TIMEOUT_S = 4.0
+LAST_WORDS_S = 0.05
 LOG_CHECK_S = 60.0
 DAY_S = 24 * 3600.0
 
@@ -57,6 +59,7 @@ class LocalDeployment:
         self._started: asyncio.Future[None] = self._loop.create_future()
         self._drained = asyncio.Event()
         self._stopping = False
+        self._reaping: dict[str, asyncio.TimerHandle] = {}
         self._restart: asyncio.TimerHandle | None = None
         self._log_check: asyncio.TimerHandle | None = None
         state = runtime.state_dir(name)
@@ -72,10 +75,20 @@ class LocalDeployment:
             self._trace = TraceWriter(
                 state / "trace.db", max_mib=limits.trace_max_mib, max_age_days=limits.trace_max_age_days
             )
-            self._server = RouterServer(self.config, self._directory.path, self._nonce, hooks=self, facts=self._trace)
+            self._server = self._make_server(state)
         except BaseException:
             self._directory.remove()
             raise
+
+    def _make_server(self, state: Path) -> RouterServer:
+        """Raises `ConfigError`."""
+        endpoint = self.config.router.remote
+        served = remote.serve(state, self.name, endpoint, VERSION, make_keys) if endpoint else None
+        if served is not None:
+            log.info("clients of other machines: %s, with %s", endpoint, remote.file(state))
+        return RouterServer(
+            self.config, self._directory.path, self._nonce, hooks=self, facts=self._trace, remote=served
+        )
 
     @property
     def endpoint(self) -> str:
@@ -115,6 +128,8 @@ class LocalDeployment:
                 timer.cancel()
         self._server.handle(StopAsked("the deployment has stopped"))
         await self._end_workers()
+        for last_words in self._reaping.values():
+            last_words.cancel()
         self._server.close()
         await asyncio.to_thread(self._trace.close)
         self._directory.remove()
@@ -138,6 +153,15 @@ class LocalDeployment:
         if worker is not None and worker.spec.incarnation == incarnation:
             self._causes.setdefault(replica, why)
             worker.kill()
+
+    def restart(self, replica: str, incarnation: int) -> None:
+        """In good order, and by force where that takes too long."""
+        worker = self._workers.get(replica)
+        if worker is not None and worker.spec.incarnation == incarnation:
+            self._causes.setdefault(replica, "restarted")
+            self._supervisor.restarting(replica)
+            worker.terminate()
+            self._loop.call_later(STOP_TIMEOUT_S, worker.kill)
 
     def loading(self, replica: str, text: str) -> None:
         """A heartbeat repeats what the last one said."""
@@ -189,7 +213,7 @@ class LocalDeployment:
         log_path = self._logs / f"{order.replica.replace('/', '-')}.log"
         self._progress(order.replica, "starting")
         try:
-            worker = WorkerProcess(spec, log_path, lambda reason: self._exited(order, reason))
+            worker = WorkerProcess(spec, log_path, lambda reason: self._reaped(order, reason))
         except OSError as error:
             self._loop.call_soon(self._not_spawned, order, f"{error.filename or 'its process'}: {error.strerror}")
             return
@@ -201,7 +225,15 @@ class LocalDeployment:
     def _not_spawned(self, order: Spawn, reason: str) -> None:
         self._obey(self._supervisor.exited(order.replica, f"it cannot be started: {reason}", time.monotonic()))
 
+    def _reaped(self, order: Spawn, reason: str) -> None:
+        """What it said last may still be on its way to the router: a request may just have ended there."""
+        if self._stopping:
+            self._exited(order, reason)
+        else:
+            self._reaping[order.replica] = self._loop.call_later(LAST_WORDS_S, self._exited, order, reason)
+
     def _exited(self, order: Spawn, reason: str) -> None:
+        self._reaping.pop(order.replica, None)
         reason = self._causes.pop(order.replica, reason)
         self._loading.pop(order.replica, None)
         if not self._stopping:

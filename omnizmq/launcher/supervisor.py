@@ -47,6 +47,7 @@ class _Slot:
     state: str = "down"  # down, starting or up
     due: float = 0.0
     deaths: list[float] = field(default_factory=list)
+    expected: bool = False  # its end is wanted
 
 
 class Supervisor:
@@ -69,14 +70,22 @@ class Supervisor:
             orders.append(AllReady())
         return orders
 
+    def restarting(self, replica: str) -> None:
+        """Its present process is about to be ended on purpose: another one follows at once, and it was no death."""
+        self._slots[replica].expected = True
+
     def exited(self, replica: str, reason: str, now: float) -> list[Order]:
         slot = self._slots[replica]
+        expected, slot.expected = slot.expected, False
         slot.state = "down"
         if self._stopping:
             return []
         if not self._ready:
             self._stopping = True
             return [FailLaunch(replica, reason)]
+        if expected:
+            slot.due = now
+            return self._spawn_due(now)
         slot.deaths = [death for death in slot.deaths if now - death < FORGET_DEATHS_S]
         delay = self._limits.restart_delay_s * 2 ** len(slot.deaths)
         slot.due = now + min(delay, self._limits.max_restart_delay_s)

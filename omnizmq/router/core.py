@@ -1,7 +1,7 @@
 """The router's rules: frames and time in, effects out (I2, P2-P4, S1-S4, A1, A5-A7, F1-F4, B1-B3).
 
-It holds the requests, the pools, the queue of those waiting for a replica, and the timers. It decides; it does no I/O:
-no sockets, no clock (`now` is an argument: CLOCK_MONOTONIC in seconds), no randomness.
+It holds the requests, the pools, the queue of those waiting for replicas, the timers, and an operator's orders. It
+decides; it does no I/O: no sockets, no clock (`now` is an argument: CLOCK_MONOTONIC in seconds), no randomness.
 
 An exception about one request fails that request and is counted; nothing about one request ends the router (F1).
 """
@@ -23,7 +23,7 @@ from omnizmq.errors import (
     UnavailableError,
 )
 from omnizmq.pipeline import Pipeline
-from omnizmq.router import door
+from omnizmq.router import door, health
 from omnizmq.router import lifecycle as life
 from omnizmq.router.messages import (
     ClientGone,
@@ -36,9 +36,6 @@ from omnizmq.router.messages import (
     KillReplica,
     Record,
     ReplicaExited,
-    ReplicaFailed,
-    ReplicaLoading,
-    ReplicaReady,
     ReplicaStarting,
     StopAsked,
     Ticked,
@@ -49,13 +46,19 @@ from omnizmq.router.messages import (
     WorkerUnreachable,
 )
 from omnizmq.router.metrics import Counters
+from omnizmq.router.operating import Operations
 from omnizmq.router.pools import Binding, Pools, Replica
-from omnizmq.router.request import Request
+from omnizmq.router.queue import Line, Queue
+from omnizmq.router.request import Attempt, Request
 from omnizmq.router.status import replica_counts, ring_rows
-from omnizmq.router.timers import Timers
+from omnizmq.router.table import Table
+from omnizmq.router.timers import Timer, Timers
 from omnizmq.trace.facts import Fact
 
 FACTS = ("registered", "input_ready", "running", "first_output")
+
+STARVING = 4
+"""A request that has waited so many times `priority_age_s` keeps the places that it needs from all behind it."""
 
 
 class RouterCore:
@@ -65,18 +68,20 @@ class RouterCore:
         self.config = config
         self.pipeline = Pipeline(config)
         self.pools = Pools(self.pipeline.stages)
-        self.requests: dict[str, Request] = {}
-        self.queue: list[str] = []
+        self.requests = Table()
+        self.queue = Queue(config.router.priority_age_s)
+        self.operations = Operations(self.pools)
         self.counters = Counters()
         self.draining = False
         self._drained = False
-        self._by_external: dict[str, set[str]] = {}
         self._timers = Timers()
         self._ticked = 0.0
         self._beaten = 0.0
         self._effects: list[Effect] = []
         self._now = 0.0
-        self._may_admit = True
+        self._may_admit = False
+        self._paused: set[str] = set()
+        self._kept: set[str] = set()  # stages whose places a starving request keeps
 
     # --- The way in ------------------------------------------------------------------------------------------------
 
@@ -84,9 +89,12 @@ class RouterCore:
         """`now` never goes back. What is ordered is to be done in this order."""
         self._effects = []
         self._now = now
-        self._may_admit = True
+        self._may_admit = False
         self._dispatch(event)
-        if self.queue and self._may_admit:
+        if self.operations:
+            self._effects += self.operations.look(now)
+            self._may_admit = True
+        if self._may_admit and (self.queue or self._kept):
             self._admit_waiting()
         if self.draining and not self.requests and not self._drained:
             self._drained = True
@@ -100,7 +108,7 @@ class RouterCore:
     def next_tick(self) -> float:
         """When `Ticked` is wanted at the latest: for a heartbeat, to know that time goes on, or for a request's timer.
 
-        Time must be looked at several times within a heartbeat's timeout: see `_forgive_own_sleep`.
+        Time must be looked at several times within a heartbeat's timeout: a longer pause is the router's own sleep.
         """
         limits = self.config.router
         regular = min(self._beaten + limits.heartbeat_interval_s, self._ticked + limits.heartbeat_timeout_s / 4)
@@ -115,9 +123,10 @@ class RouterCore:
             "ready": self.pools.all_ready() and not self.draining,
             "live_requests": len(self.requests),
             "queued": len(self.queue),
+            "paused": len(self._paused),
             **replica_counts(self.pools, now),
             "rings": ring_rows(self.pools),
-            "counters": self.counters.document(self.requests.values()),
+            "counters": self.counters.document(self.requests),
         }
 
     def _dispatch(self, event: Input) -> None:
@@ -141,11 +150,13 @@ class RouterCore:
             case Ticked():
                 self._tick()
             case DrainAsked():
-                self.draining = True
+                self.draining = self._may_admit = True
+                self._effects += self.operations.stop("the deployment is stopping")
             case StopAsked():
                 self.draining = True
+                self._effects += self.operations.stop(event.why)
                 stopping = wire.ErrorInfo.of(UnavailableError(event.why))
-                for request in list(self.requests.values()):
+                for request in self.requests:
                     self._advance(request, life.Failed(stopping))
             case _:
                 assert_never(event)
@@ -163,8 +174,7 @@ class RouterCore:
                 if request is not None and request.client == event.client:
                     self._consumed(request, frame)
             case wire.Operate() as frame:
-                error = wire.ErrorInfo.of(UnavailableError(f"{frame.action} is not possible here"))
-                self._effects.append(ToClient(event.client, wire.Operated(frame.call, error)))
+                self._operate(event.client, frame)
             case wire.AskStatus() as frame:
                 document = wire.encode_json(self.status(self._now))
                 self._effects.append(ToClient(event.client, wire.Status(frame.call, document)))
@@ -173,9 +183,25 @@ class RouterCore:
             case _:
                 assert_never(event.frame)
 
+    def _operate(self, client: bytes, frame: wire.Operate) -> None:
+        self._may_admit = True
+        if self.draining:
+            error = wire.ErrorInfo.of(UnavailableError("the deployment is stopping"))
+            self._effects.append(ToClient(client, wire.Operated(frame.call, error)))
+        else:
+            self._effects += self.operations.ask(client, frame, self._now)
+
     def _consumed(self, request: Request, frame: wire.Consumed) -> None:
-        if frame.stage in request.plan.final_stages:
-            request.consumed[frame.stage] = max(request.consumed.get(frame.stage, 0), frame.outputs)
+        """B1: the credit goes on to who makes the outputs; whoever else is paused learns that the caller reads."""
+        delivered = request.delivered.get(frame.stage)
+        if delivered is not None and delivered.consume(frame.outputs):
+            for stage in sorted({frame.stage, *request.attempt.paused}):
+                self._credit(request, stage)
+
+    def _credit(self, request: Request, stage: str) -> None:
+        if stage in request.attempt.lifecycle.unfinished:
+            credit = request.delivered[stage].credit
+            self._to_stage(request.attempt, stage, wire.OutputCredit(*request.attempt.key, credit))
 
     def _submit(self, client: bytes, frame: wire.Submit) -> None:
         try:
@@ -186,7 +212,7 @@ class RouterCore:
         self._record_before(frame, "asked", owner="client", at_ns=frame.at_ns)
         try:
             request = self._accept(client, frame)
-            bound = self.pools.bind(request.key, request.plan.names, frame.affinity)
+            bound = self._bind_new(request)
             if bound is None and len(self.queue) >= self.config.router.max_queued:
                 raise OverloadedError(
                     f"the queue is full: {len(self.queue)} wait already (router.max_queued); try again shortly"
@@ -199,8 +225,7 @@ class RouterCore:
         if bound is not None:
             self._start(request, bound)
             return
-        self.queue.append(request.id)
-        self._record(request, "queued")
+        self._wait(request)
 
     def _check_id(self, frame: wire.Submit) -> None:
         """A leftover's id still means its earlier bearer to the replica that has it."""
@@ -221,18 +246,14 @@ class RouterCore:
 
     def _take_in(self, request: Request) -> None:
         self.counters.requests += 1
-        self.requests[request.id] = request
-        self._by_external.setdefault(request.submit.external_id, set()).add(request.id)
+        self.requests.add(request)
         self._record(request, "received", detail=request.planned(self.pipeline))
         if request.submit.deadline_s is not None:
-            self._timers.add(self._now + request.submit.deadline_s, request.id, "deadline")
+            self._timers.add(self._now + request.submit.deadline_s, request.id, "deadline", 1)
 
     def _abort(self, client: bytes, frame: wire.Abort) -> None:
         """I2: an external id means exactly its bearers. A5: an unknown id is a success that does nothing."""
-        matched = sorted(self._by_external.get(frame.id, ()))
-        if frame.id in self.requests and frame.id not in matched:
-            matched.append(frame.id)
-        live = [self.requests[rid] for rid in matched if self.requests[rid].lifecycle.phase is not life.Phase.ENDED]
+        live = [request for request in self.requests.bearers(frame.id) if not request.ended]
         for request in live:
             self._abort_request(request, "caller")
         self._effects.append(ToClient(client, wire.AbortAck(frame.call, len(live))))
@@ -243,37 +264,91 @@ class RouterCore:
 
     def _client_gone(self, event: ClientGone) -> None:
         self.counters.clients_gone += 1
-        for request in [request for request in self.requests.values() if request.client == event.client]:
+        for request in [request for request in self.requests if request.client == event.client]:
             request.client = None
-            if request.lifecycle.phase is not life.Phase.ENDED:
+            if not request.ended:
                 self._abort_request(request, f"disconnect: {event.why}")
 
-    # --- Admission -------------------------------------------------------------------------------------------------
+    # --- Admission (B1, B2) ----------------------------------------------------------------------------------------
+
+    def _bind(self, request: Request) -> dict[str, Binding] | None:
+        """A replica for every stage, or None: no room now. Raises `UnavailableError` (F4)."""
+        plan = request.plan
+        fed = [name for name in plan.names if plan.incoming[name]]
+        key, affinity = request.attempt.key, request.submit.affinity
+        return self.pools.bind(key, plan.names, affinity, fed=fed, shunned=request.shunned)
+
+    def _bind_new(self, request: Request) -> dict[str, Binding] | None:
+        """As `_bind`, behind those that wait already for the same places."""
+        self.pools.check(request.plan.names, request.shunned)
+        if request.line in self.queue.lines or not self._kept.isdisjoint(request.plan.names):
+            return None
+        return self._bind(request)
+
+    def _wait(self, request: Request) -> None:
+        self._may_admit = True  # it may be before those for whose sake it waits
+        self.queue.add(request.id, request.line, priority=request.submit.priority, since=self._now)
+        self._record(request, "queued")
 
     def _admit_waiting(self) -> None:
-        """In order of arrival, all that find a replica for every stage."""
-        full: set[tuple[str, ...]] = set()
-        for request_id in list(self.queue):
-            request = self.requests[request_id]
-            stages = request.plan.names
-            if stages in full:
+        """In the order of the queue, all that find a replica for every stage."""
+        full: set[Line] = set()
+        kept = self._kept = set[str]()
+        patience = STARVING * self.config.router.priority_age_s
+        while (head := self.queue.first(without=full)) is not None:
+            line, waiting = head
+            request = self.requests.get(waiting.request_id)
+            assert request is not None
+            if not kept.isdisjoint(line.stages):
+                full.add(line)
                 continue
             try:
-                bound = self.pools.bind(request.key, stages, request.submit.affinity)
+                bound = self._bind(request)
             except UnavailableError as error:
-                self._advance(request, life.Failed(wire.ErrorInfo.of(error)))
+                if request.lost is not None and self.config.router.redrive == "wait":
+                    full.add(line)
+                else:
+                    self._advance(request, life.Failed(request.lost or wire.ErrorInfo.of(error)))
                 continue
             if bound is not None:
-                self.queue.remove(request_id)
+                self.queue.remove(request.id)
                 self._start(request, bound)
-            elif request.submit.affinity is None:
-                full.add(stages)
+                continue
+            full.add(line)
+            if self._now - waiting.since > patience:
+                kept.update(line.stages)
 
     def _start(self, request: Request, bound: dict[str, Binding]) -> None:
-        request.bindings = bound
+        request.attempt.bindings = bound
         for stage, binding in bound.items():
             self._record(request, "bound", stage=stage, detail={"replica": binding.replica})
         self._advance(request, life.Bound())
+
+    def _recount(self, request: Request) -> None:
+        """Who waits for input, or for its caller to read, takes no place (B1)."""
+        attempt = request.attempt
+        for stage, binding in attempt.bindings.items():
+            self.pools.count(attempt.key, binding, active=attempt.computes(stage, request.plan))
+        self._may_admit = True
+
+    # --- Re-drive (F2) ---------------------------------------------------------------------------------------------
+
+    def _may_redrive(self, request: Request, lost: wire.ErrorInfo) -> bool:
+        limits = self.config.router
+        if limits.redrive == "never" or request.attempt.number >= limits.max_attempts:
+            return False
+        return limits.redrive == "wait" or self.pools.can_serve(request.plan.names, request.would_shun(lost))
+
+    def _drive_again(self, request: Request, lost: wire.ErrorInfo) -> None:
+        """The next attempt: at once where there is room, else from the queue, however long that is."""
+        self.counters.redriven += 1
+        self._paused.discard(request.id)
+        request.begin_again(lost)
+        self._record(request, "redriven", detail={"why": lost.message, "code": lost.code})
+        if self.config.router.redrive == "wait":
+            until = self._now + self.config.router.redrive_wait_s
+            self._timers.add(until, request.id, "redrive", request.attempt.number)
+        self._wait(request)
 
     # --- Workers ---------------------------------------------------------------------------------------------------
 
@@ -288,23 +363,12 @@ class RouterCore:
         if replica is None or frame.incarnation != event.incarnation:
             self.counters.late_frames += 1
         elif isinstance(frame, wire.Heartbeat):
-            self._heartbeat(replica, frame)
+            effect = health.heard(replica, frame, self._now)
+            if effect is not None:
+                self._may_admit = True
+                self._effects.append(effect)
         else:
             self._stage_reported(replica, frame)
-
-    def _heartbeat(self, replica: Replica, frame: wire.Heartbeat) -> None:
-        replica.engine_state, replica.engine_text = frame.state, frame.text
-        replica.engine_since, replica.engine_told = frame.since_ns / 1e9, self._now
-        replica.rings, replica.late_frames, replica.bad_frames = frame.rings, frame.late_frames, frame.bad_frames
-        if replica.state != "starting":
-            return
-        if frame.state in ("idle", "stepping"):
-            replica.state = "ready"
-            self._effects.append(ReplicaReady(replica.id))
-        elif frame.state == "failed":
-            self._effects.append(ReplicaFailed(replica.id, frame.text))
-        else:
-            self._effects.append(ReplicaLoading(replica.id, frame.text))
 
     def _stage_reported(
         self,
@@ -312,109 +376,137 @@ class RouterCore:
         frame: wire.StageFact | wire.StagePaused | wire.Output | wire.RelayContent | wire.StageFinished,
     ) -> None:
         request = self.requests.get(frame.request_id)
-        if request is None or not request.is_bound(replica, frame.attempt):
+        attempt = None if request is None else request.attempts.get(frame.attempt)
+        if request is None or attempt is None or not attempt.binds(replica):
             self.counters.late_frames += 1
             if isinstance(frame, wire.StageFinished):
-                left = (frame.request_id, frame.attempt)
-                self.pools.release(left, Binding(replica.id, replica.incarnation))
+                self._may_admit = True
+                self.pools.release((frame.request_id, frame.attempt), Binding(replica.id, replica.incarnation))
             return
         stage = replica.stage
         match frame:
             case wire.Output():
-                self._may_admit = False  # by itself, an output makes no room
                 if frame.last:
-                    self._record(request, "output_ended", stage=stage, owner=replica.id, at_ns=frame.at_ns)
-                self._advance(request, life.OutputArrived(stage, frame.seq, frame.content, frame.last))
-            case wire.StagePaused():
-                pass
+                    self._record(
+                        request, "output_ended", attempt=attempt, stage=stage, owner=replica.id, at_ns=frame.at_ns
+                    )
+                self._advance(request, life.OutputArrived(stage, frame.seq, frame.content, frame.last), attempt)
             case wire.StageFact():
-                self._stage_fact(request, replica, frame)
+                self._stage_fact(request, attempt, replica, frame)
+            case wire.StagePaused():
+                self._stage_paused(request, attempt, replica, frame)
             case wire.RelayContent():
-                self._relay(request, replica, frame)
+                self._relay(request, attempt, replica, frame)
             case wire.StageFinished():
-                self._stage_finished(request, replica, frame)
+                self._stage_finished(request, attempt, replica, frame)
             case _:
                 assert_never(frame)
 
-    def _stage_fact(self, request: Request, replica: Replica, frame: wire.StageFact) -> None:
+    def _stage_fact(self, request: Request, attempt: Attempt, replica: Replica, frame: wire.StageFact) -> None:
         if frame.fact not in FACTS:
             self.counters.bad_frames += 1
             return
-        self._record(request, frame.fact, stage=replica.stage, owner=replica.id, at_ns=frame.at_ns)
+        stage = replica.stage
+        self._record(request, frame.fact, attempt=attempt, stage=stage, owner=replica.id, at_ns=frame.at_ns)
         if frame.fact == "registered":
-            self._advance(request, life.Registered(replica.stage))
+            self._advance(request, life.Registered(stage), attempt)
+        elif frame.fact == "input_ready" and attempt is request.attempt:
+            attempt.fed.add(stage)
+            self._recount(request)
 
-    def _relay(self, request: Request, replica: Replica, frame: wire.RelayContent) -> None:
+    def _stage_paused(self, request: Request, attempt: Attempt, replica: Replica, frame: wire.StagePaused) -> None:
+        """The caller has to read before the stage goes on, or has read. The first pause is a fact of the trace."""
+        if attempt is not request.attempt or request.ended:
+            self.counters.late_frames += 1
+            return
+        stage = replica.stage
+        if stage not in request.delivered:  # nobody reads from it
+            self.counters.bad_frames += 1
+            return
+        if frame.paused and stage not in attempt.ever_paused:
+            attempt.ever_paused.add(stage)
+            self._record(request, "paused", stage=stage, owner=replica.id, at_ns=frame.at_ns)
+        (attempt.paused.add if frame.paused else attempt.paused.discard)(stage)
+        (self._paused.add if attempt.paused else self._paused.discard)(request.id)
+        self._recount(request)
+
+    def _relay(self, request: Request, attempt: Attempt, replica: Replica, frame: wire.RelayContent) -> None:
         limit = self.config.router.relay_max_bytes
         if len(frame.data) <= limit:
-            self._advance(request, life.RelayArrived(replica.stage, frame.target, frame.data))
+            self._advance(request, life.RelayArrived(replica.stage, frame.target, frame.data), attempt)
             return
         text = f"{len(frame.data)} bytes for {frame.target} are over router.relay_max_bytes ({limit})"
         error = wire.ErrorInfo("stage_error", text, replica.stage, replica.id, False)
-        self._advance(request, life.Failed(error))
+        self._advance(request, life.Failed(error), attempt)
 
-    def _stage_finished(self, request: Request, replica: Replica, frame: wire.StageFinished) -> None:
+    def _stage_finished(self, request: Request, attempt: Attempt, replica: Replica, frame: wire.StageFinished) -> None:
         stage, at_ns = replica.stage, frame.at_ns
         for edge in frame.edges:
             sent = msgspec.structs.asdict(edge)
             sent["to"] = sent.pop("target")
-            self._record(request, "edge", stage=stage, owner=replica.id, at_ns=at_ns, detail=sent)
+            self._record(request, "edge", attempt=attempt, stage=stage, owner=replica.id, at_ns=at_ns, detail=sent)
         detail: dict[str, wire.Value] = {"finish_reason": frame.finish_reason, "outputs": frame.outputs}
         if frame.error is not None:
             detail |= {"error_code": frame.error.code, "error_message": frame.error.message}
-        self._record(request, "finished", stage=stage, owner=replica.id, at_ns=at_ns, detail=detail)
+        self._record(request, "finished", attempt=attempt, stage=stage, owner=replica.id, at_ns=at_ns, detail=detail)
         usage = {**frame.usage, **_edge_totals(frame.edges)}
         report = life.StageFinished(stage, frame.finish_reason, frame.error, usage, frame.note, frame.outputs)
-        self._advance(request, report)
+        self._advance(request, report, attempt)
 
     def _worker_unreachable(self, event: WorkerUnreachable) -> None:
         """What else was lost on the way to that incarnation nobody knows, so it does not go on."""
-        request = self._bound_request(event)
+        request, attempt = self._bound(event)
         replica = self.pools.replicas[event.replica]
         if request is not None:
             text = f"{event.replica} cannot be reached: {event.why}"
             lost = ReplicaLostError(text, stage=replica.stage, replica=event.replica)
-            self._advance(request, life.SubmissionFailed(replica.stage, wire.ErrorInfo.of(lost)))
+            self._advance(request, life.SubmissionFailed(replica.stage, wire.ErrorInfo.of(lost)), attempt)
         if replica.incarnation == event.incarnation:
             self._give_up(replica, f"unreachable: {event.why}")
 
     def _frame_unsendable(self, event: FrameUnsendable) -> None:
         """S3: a submission that cannot be sent fails the attempt; so does content that its receiver waits for."""
-        request = self._bound_request(event)
+        request, attempt = self._bound(event)
         if request is not None:
             stage = self.pools.replicas[event.replica].stage
             error = wire.ErrorInfo.of(ProtocolError(event.why, stage=stage, replica=event.replica))
-            self._advance(request, life.SubmissionFailed(stage, error) if event.submission else life.Failed(error))
+            failed = life.SubmissionFailed(stage, error) if event.submission else life.Failed(error)
+            self._advance(request, failed, attempt)
 
-    def _bound_request(self, event: WorkerUnreachable | FrameUnsendable) -> Request | None:
-        """The request that the frame was about, if it is bound to that incarnation."""
+    def _bound(self, event: WorkerUnreachable | FrameUnsendable) -> tuple[Request | None, Attempt | None]:
+        """The request and the attempt that the frame was about, if it is bound to that incarnation."""
         request = self.requests.get(event.request_id)
+        attempt = None if request is None else request.attempts.get(event.attempt)
         stage = self.pools.replicas[event.replica].stage
-        bound = request is not None and request.bindings.get(stage) == (event.replica, event.incarnation)
-        return request if bound else None
+        bound = attempt is not None and attempt.bindings.get(stage) == (event.replica, event.incarnation)
+        return (request, attempt) if bound else (None, None)
 
     def _give_up(self, replica: Replica, why: str) -> None:
         """Nothing more is bound to it; `ReplicaExited` follows, and ends what is."""
         if replica.state not in ("dead", "stuck"):
             replica.state = "stuck"
+            self._may_admit = True
             self._effects.append(KillReplica(replica.id, replica.incarnation, why))
 
     def _replica_exited(self, event: ReplicaExited) -> None:
+        replica = self.pools.replicas[event.replica]
+        on_purpose = replica.ordered == event.incarnation
         bound = self.pools.lost(event.replica, event.incarnation)
         if bound is None:
             return
-        self.counters.replicas_lost += 1
-        replica = self.pools.replicas[event.replica]
+        self._may_admit = True
+        self.counters.replicas_lost += not on_purpose
         lost = wire.PeerLost(event.replica, event.incarnation)
         for other in self.pools.replicas.values():
-            if other.state in ("ready", "stuck"):
+            if other.state in ("ready", "draining", "stuck"):
                 self._effects.append(ToWorker(other.id, other.incarnation, lost))
-        for request_id, attempt in bound:
+        for request_id, number in bound:
             request = self.requests.get(request_id)
-            if request is not None and request.attempt == attempt:
+            attempt = None if request is None else request.attempts.get(number)
+            if request is not None and attempt is not None:
                 why: dict[str, wire.Value] = {"replica": replica.id, "reason": event.reason}
-                self._record(request, "replica_lost", stage=replica.stage, detail=why)
-                self._advance(request, life.ReplicaLost(replica.stage, replica.id, event.reason))
+                self._record(request, "replica_lost", attempt=attempt, stage=replica.stage, detail=why)
+                self._advance(request, life.ReplicaLost(replica.stage, replica.id, event.reason), attempt)
 
     # --- Time ------------------------------------------------------------------------------------------------------
 
@@ -423,27 +515,26 @@ class RouterCore:
         beat = self._now - self._beaten >= self.config.router.heartbeat_interval_s
         if beat:
             self._beaten = self._now
-        self._forgive_own_sleep(before)
-        for request_id, kind in self._timers.due(self._now):
-            request = self.requests.get(request_id)
+        if before and self._now - before > self.config.router.heartbeat_timeout_s / 2:
+            health.forgive(self.pools, self._now)
+        for timer in self._timers.due(self._now):
+            request = self.requests.get(timer.request_id)
             if request is not None:
-                self._timer_fired(request, kind)
+                self._timer_fired(request, timer)
         if beat:
+            self._may_admit = True  # who starves keeps places from now on
             self._beat()
 
-    def _forgive_own_sleep(self, ticked: float) -> None:
-        """After the router itself was stopped, nobody else is silent: everybody has a whole timeout again."""
-        if ticked and self._now - ticked > self.config.router.heartbeat_timeout_s / 2:
-            for replica in self.pools.replicas.values():
-                replica.last_seen = self._now
-                replica.engine_since = self._now  # until its next heartbeat says better
-
-    def _timer_fired(self, request: Request, kind: str) -> None:
-        if kind == "abort":
-            self._advance(request, life.AbortTimedOut())
-        elif kind == "grace":
-            self._advance(request, life.GraceExpired())
-        elif kind == "deadline":
+    def _timer_fired(self, request: Request, timer: Timer) -> None:
+        attempt = request.attempts.get(timer.attempt)
+        if timer.kind == "abort" and attempt is not None:
+            self._advance(request, life.AbortTimedOut(), attempt)
+        elif timer.kind == "grace" and attempt is not None:
+            self._advance(request, life.GraceExpired(), attempt)
+        elif timer.kind == "redrive" and attempt is request.attempt and request.id in self.queue:
+            assert request.lost is not None
+            self._advance(request, life.Failed(request.lost))
+        elif timer.kind == "deadline":
             text = f"the request's deadline of {request.submit.deadline_s} s has passed"
             self._advance(request, life.Failed(wire.ErrorInfo("deadline_exceeded", text, None, None, False)))
 
@@ -451,55 +542,45 @@ class RouterCore:
         for replica in self.pools.replicas.values():
             if replica.state in ("dead", "stuck"):
                 continue
-            why = self._what_ails(replica)
+            why = health.what_ails(replica, self.pipeline.by_name[replica.stage], self.config.router, self._now)
             if why is not None:
                 self._give_up(replica, why)
             elif replica.endpoint:
                 self._effects.append(ToWorker(replica.id, replica.incarnation, wire.Ping()))
 
-    def _what_ails(self, replica: Replica) -> str | None:
-        """F2: silent, stuck in a step, or too slow to load; each with a limit of its own."""
-        stage = self.pipeline.by_name[replica.stage]
-        silent = self._now - replica.last_seen
-        if replica.state == "starting":
-            loading = self._now - replica.engine_since
-            return f"not ready after {loading:.0f} s" if loading > stage.start_timeout_s else None
-        if silent > self.config.router.heartbeat_timeout_s:
-            return f"silent for {silent:.1f} s"
-        stepping = replica.engine_told - replica.engine_since  # it may have ended since: the next heartbeat says
-        if replica.engine_state == "stepping" and stepping > stage.step_timeout_s:
-            return f"stuck in a step for {stepping:.1f} s"
-        return None
-
     # --- Requests --------------------------------------------------------------------------------------------------
 
-    def _advance(self, request: Request, event: life.Event) -> None:
-        """Feed the lifecycle and carry out its commands. Whatever goes wrong is this request's alone (F1)."""
-        lifecycle = request.lifecycle
-        late = lifecycle.late
-        failures: list[life.Event] = []
-        self._obey(request, self._commands(request, event), failures)
-        while failures:
-            self._obey(request, self._commands(request, failures.pop(0)), failures)
-        if lifecycle.late != late:
-            self.counters.late_frames += lifecycle.late - late
-        if lifecycle.settled:
-            self._forget(request)
+    def _advance(self, request: Request, event: life.Event, attempt: Attempt | None = None) -> None:
+        """Feed an attempt's lifecycle (by default the present one's) and carry out its commands. Whatever goes wrong is
+        this request's alone (F1)."""
+        attempt = attempt or request.attempt
+        late = attempt.lifecycle.late
+        following: list[life.Event] = []
+        self._obey(request, attempt, self._commands(attempt, event), following)
+        while following:
+            self._obey(request, attempt, self._commands(attempt, following.pop(0)), following)
+        self.counters.late_frames += attempt.lifecycle.late - late
+        if attempt.lifecycle.settled:
+            request.attempts.pop(attempt.number, None)
+            if not request.attempts:
+                self._forget(request)
 
-    def _obey(self, request: Request, commands: list[life.Command], failures: list[life.Event]) -> None:
-        """Carry them out; what it means that one could not be goes to the failures."""
+    def _obey(
+        self, request: Request, attempt: Attempt, commands: list[life.Command], following: list[life.Event]
+    ) -> None:
+        """Carry them out; what it means that one could not be is among what follows."""
         for command in commands:
             try:
-                self._carry_out(request, command)
+                self._carry_out(request, attempt, command, following)
             except Exception as error:  # noqa: BLE001 (F1: the boundary between one request and all the others)
-                failures.append(self._failure(command, error))
+                following.append(self._failure(command, error))
 
-    def _commands(self, request: Request, event: life.Event) -> list[life.Command]:
+    def _commands(self, attempt: Attempt, event: life.Event) -> list[life.Command]:
         """What the lifecycle orders. An event that cannot be fails the request: its stage does what it should not."""
         try:
-            return request.lifecycle.handle(event)
+            return attempt.lifecycle.handle(event)
         except Exception as error:  # noqa: BLE001 (the same boundary)
-            return request.lifecycle.handle(life.Failed(self._blame(error)))
+            return attempt.lifecycle.handle(life.Failed(self._blame(error)))
 
     def _failure(self, command: life.Command, error: Exception) -> life.Event:
         """What it means for a request that one of its commands could not be carried out."""
@@ -515,7 +596,9 @@ class RouterCore:
         self.counters.router_errors += 1
         return wire.ErrorInfo.of(OmnizmqError(f"the router failed on this request: {type(error).__name__}: {error}"))
 
-    def _carry_out(self, request: Request, command: life.Command) -> None:
+    def _carry_out(
+        self, request: Request, attempt: Attempt, command: life.Command, following: list[life.Event]
+    ) -> None:
         match command:
             case life.Deliver():  # first, because nearly all are
                 self.counters.outputs += 1
@@ -523,27 +606,37 @@ class RouterCore:
             case life.SubmitStage():
                 submission = request.submission(command.stage, self.pools)
                 self._record(request, "submitted", stage=command.stage)
-                self._to_stage(request, command.stage, submission)
+                self._to_stage(attempt, command.stage, submission)
             case life.FeedStage():
-                feed = wire.FeedStage(request.id, request.attempt, command.source, command.data)
-                self._to_stage(request, command.stage, feed)
+                self._to_stage(attempt, command.stage, wire.FeedStage(*attempt.key, command.source, command.data))
+            case life.PassOver():
+                self._credit(request, command.stage)
             case life.AbortStage():
-                self._to_stage(request, command.stage, wire.AbortStage(request.id, request.attempt))
+                self._to_stage(attempt, command.stage, wire.AbortStage(*attempt.key))
             case life.SendTerminal():
                 self._terminal(request, command)
+            case life.Redrive():
+                if self._may_redrive(request, command.error):
+                    following.append(life.Superseded())
+                    self._drive_again(request, command.error)
+                else:
+                    following.append(life.Failed(command.error))
             case life.ReleaseStage():
                 self._may_admit = True
-                if command.stage in request.bindings:
-                    self.pools.release(request.key, request.bindings[command.stage])
+                if command.stage in attempt.bindings:
+                    self.pools.release(attempt.key, attempt.bindings[command.stage])
             case life.LeaveBehind():
-                binding = request.bindings[command.stage]
-                self._record(request, "left_behind", stage=command.stage, detail={"replica": binding.replica})
-                self.pools.leave_behind(request.key, binding)
+                binding = attempt.bindings[command.stage]
+                where: dict[str, wire.Value] = {"replica": binding.replica}
+                self._record(request, "left_behind", attempt=attempt, stage=command.stage, detail=where)
+                self.pools.leave_behind(attempt.key, binding)
             case life.StartAbortTimer():
-                self._timers.add(self._now + self.config.router.abort_timeout_s, request.id, "abort")
+                until = self._now + self.config.router.abort_timeout_s
+                self._timers.add(until, request.id, "abort", attempt.number)
             case life.StartGrace():
                 self._record(request, "withheld", detail={"stages": ",".join(command.waiting_for)})
-                self._timers.add(self._now + self.config.router.terminal_grace_s, request.id, "grace")
+                until = self._now + self.config.router.terminal_grace_s
+                self._timers.add(until, request.id, "grace", attempt.number)
             case _:
                 assert_never(command)
 
@@ -554,13 +647,13 @@ class RouterCore:
             self.counters.aborted += 1
         else:
             self.counters.finished += 1
-        if request.id in self.queue:
-            self.queue.remove(request.id)
+        self.queue.remove(request.id)
+        self._paused.discard(request.id)
         self._record(request, "terminal", stage=command.stage, detail=request.terminal_facts(command))
         self._to_caller(request, request.terminal(command))
 
-    def _to_stage(self, request: Request, stage: str, frame: wire.RouterToWorker) -> None:
-        binding = request.bindings[stage]
+    def _to_stage(self, attempt: Attempt, stage: str, frame: wire.RouterToWorker) -> None:
+        binding = attempt.bindings[stage]
         self._effects.append(ToWorker(binding.replica, binding.incarnation, frame))
 
     def _to_caller(self, request: Request, frame: wire.RouterToClient) -> None:
@@ -568,12 +661,8 @@ class RouterCore:
             self._effects.append(ToClient(request.client, frame))
 
     def _forget(self, request: Request) -> None:
-        del self.requests[request.id]
+        self.requests.remove(request)
         self._timers.cancel(request.id)
-        bearers = self._by_external[request.submit.external_id]
-        bearers.remove(request.id)
-        if not bearers:
-            del self._by_external[request.submit.external_id]
 
     def _record_before(
         self,
@@ -594,17 +683,24 @@ class RouterCore:
         request: Request,
         event: str,
         *,
+        attempt: Attempt | None = None,
         stage: str | None = None,
         owner: str = "router",
         at_ns: int | None = None,
         detail: dict[str, wire.Value] | None = None,
     ) -> None:
+        """A fact of the present attempt, or of another one."""
         at_ns = int(self._now * 1e9) if at_ns is None else at_ns
-        self._effects.append(Record(request.fact(event, stage=stage, owner=owner, at_ns=at_ns, detail=detail or {})))
+        attempt = attempt or request.attempt
+        fact = request.fact(event, attempt=attempt, stage=stage, owner=owner, at_ns=at_ns, detail=detail or {})
+        self._effects.append(Record(fact))
 
 
 def _edge_totals(edges: list[wire.EdgeCount]) -> dict[str, int | float]:
-    """Chunks and bytes that a stage sent over all its edges (C6)."""
-    if not edges:
-        return {}
-    return {"chunks_out": sum(edge.chunks for edge in edges), "bytes_out": sum(edge.bytes for edge in edges)}
+    """Chunks and bytes that a stage sent over all its edges, and over each (C6)."""
+    totals: dict[str, int | float] = {}
+    if edges:
+        totals = {"chunks_out": sum(edge.chunks for edge in edges), "bytes_out": sum(edge.bytes for edge in edges)}
+    for edge in edges:
+        totals |= {f"chunks_to.{edge.target}": edge.chunks, f"bytes_to.{edge.target}": edge.bytes}
+    return totals

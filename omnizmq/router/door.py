@@ -16,8 +16,9 @@ from omnizmq.pipeline import Pipeline, Plan
 SETTINGS_BYTES = 1 << 20
 """All of a submission besides its prompt: params, modalities and affinity, as JSON."""
 
-MAX_PRIORITY = 1_000_000
-"""Priorities go from minus this to this; 0 is the usual one."""
+MAX_PRIORITY = 100
+"""Priorities go from minus this to this; 0 is the usual one. The highest waits at most `2 x 100 x priority_age_s` less
+than the lowest."""
 
 REQUEST_ID_CHARS = 2 * wire.MAX_ID_CHARS
 """What a refusal repeats of a request id at most; no good one is longer."""

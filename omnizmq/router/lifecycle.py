@@ -1,9 +1,12 @@
-"""One request's life in the router, from its bindings to its single terminal (S1-S3, C1-C5, A1-A3, A5, A8, R3).
+"""One attempt of a request in the router, from its bindings to the terminal (S1-S3, C1-C5, A1-A3, A5, A8, R3).
 
 Facts kept apart, none implies another: a stage is *submitted* (the router sent it its submission), *registered* (its
 worker holds it), its *output has ended*, it is *finished* (nothing more of it is awaited). The request is *complete*
 when every final stage's output has ended (C1), and *ended* when its terminal has gone out (C4). Input-ready and running
 are facts of the worker that decide nothing here.
+
+An attempt whose replica was lost asks whether another follows (`Redrive`); then it ends without a terminal
+(`Superseded`), and what still computes for it is aborted behind it (F2).
 
 Pure: no sockets, no clock, no tasks. `handle` is the only way in and commands are the only way out. An event that
 cannot be, for this request in this state, raises `ProtocolError` and changes nothing; a duplicate or one that a race
@@ -13,6 +16,7 @@ explains is counted in `late` and changes nothing.
 from __future__ import annotations
 
 import enum
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from typing import assert_never
 
@@ -21,6 +25,7 @@ import msgspec
 from omnizmq.errors import ProtocolError, ReplicaLostError
 from omnizmq.pipeline import Plan
 from omnizmq.protocol import Content, ErrorInfo
+from omnizmq.router.delivered import Delivered
 
 Usage = dict[str, int | float]
 
@@ -87,6 +92,10 @@ class AbortAsked(_Event, frozen=True):
     """By the caller, or because the caller is gone."""
 
 
+class Superseded(_Event, frozen=True):
+    """Another attempt follows: this one ends without a terminal. Answers `Redrive`, where `Failed` does not."""
+
+
 class Failed(_Event, frozen=True):
     """The request as a whole failed: its deadline passed, the router met an error about it, the deployment stops."""
 
@@ -110,6 +119,7 @@ Event = (
     | SubmissionFailed
     | ReplicaLost
     | AbortAsked
+    | Superseded
     | Failed
     | AbortTimedOut
     | GraceExpired
@@ -145,6 +155,12 @@ class Deliver(_Command, frozen=True):
     stage_finished: bool
 
 
+class PassOver(_Command, frozen=True):
+    """The caller has this output of the stage already, from an earlier attempt: it counts as consumed (F2)."""
+
+    stage: str
+
+
 class SendTerminal(_Command, frozen=True):
     """The end of the request for its caller. For an error, `stage` is still the request's own last stage (A2)."""
 
@@ -155,6 +171,12 @@ class SendTerminal(_Command, frozen=True):
     usage: dict[str, Usage]
     usage_incomplete: tuple[str, ...]
     notes: dict[str, str]
+
+
+class Redrive(_Command, frozen=True):
+    """A replica was lost, and the attempt cannot go on: answer with `Superseded`, or with `Failed` and this error."""
+
+    error: ErrorInfo
 
 
 class ReleaseStage(_Command, frozen=True):
@@ -184,7 +206,9 @@ Command = (
     | FeedStage
     | AbortStage
     | Deliver
+    | PassOver
     | SendTerminal
+    | Redrive
     | ReleaseStage
     | LeaveBehind
     | StartAbortTimer
@@ -198,7 +222,7 @@ class Phase(enum.Enum):
     WAITING = "waiting"  # for its bindings
     RUNNING = "running"
     ABORTING = "aborting"  # the terminal follows when every submitted stage has confirmed
-    ENDED = "ended"  # the terminal is out; some stages may still have to confirm
+    ENDED = "ended"  # the terminal is out, or another attempt follows; some stages may still have to confirm
 
 
 @dataclass
@@ -216,15 +240,23 @@ class _Stage:
 
 
 class Lifecycle:
-    """One attempt of one request."""
+    """One attempt of one request. `delivered`: what its caller has of each final stage, over all attempts; `before`:
+    the stages that ran in earlier ones."""
 
-    def __init__(self, request_id: str, plan: Plan) -> None:
+    def __init__(
+        self,
+        request_id: str,
+        plan: Plan,
+        delivered: Mapping[str, Delivered] | None = None,
+        before: Collection[str] = (),
+    ) -> None:
         self.request_id = request_id
         self.plan = plan
         self.phase = Phase.WAITING
         self.late = 0
         self.notes: dict[str, str] = {}
-        self.delivered = 0
+        self.delivered = delivered or {name: Delivered(name, hashed=False) for name in plan.final_stages}
+        self._before = before
         self._stages = {name: _Stage() for name in plan.names}
         self._grace_started = False
         self._abort_timer_started = False
@@ -245,6 +277,11 @@ class Lifecycle:
     def unfinished(self) -> tuple[str, ...]:
         """Submitted stages whose own end has not been reported, in topological order."""
         return tuple(name for name, stage in self._stages.items() if stage.submitted and not stage.finished)
+
+    @property
+    def ran(self) -> frozenset[str]:
+        """Stages that were given work, in this attempt or an earlier one."""
+        return frozenset(self._before).union(name for name, stage in self._stages.items() if stage.submitted)
 
     def story(self) -> str:
         """The request's state in one line, for errors."""
@@ -275,6 +312,8 @@ class Lifecycle:
                 return self._replica_lost(event)
             case AbortAsked():
                 return self._abort_asked()
+            case Superseded():
+                return self._superseded()
             case Failed():
                 return self._fail(event.error)
             case AbortTimedOut():
@@ -363,14 +402,18 @@ class Lifecycle:
             return self._drop()
         if event.seq != stage.outputs + 1 or stage.output_ended or stage.finished:
             raise self._illegal(f"output {event.seq} of {event.stage} is out of order", event.stage)
+        try:
+            deliver = self._deliver(event.stage, event.content, last=event.last)
+        except ReplicaLostError as error:  # what was lost cannot be made again
+            stage.outputs = event.seq
+            return self._fail(ErrorInfo.of(error))
         stage.outputs = event.seq
-        stage.output_ended = event.last
-        deliver = self._deliver(event.stage, event.content, stage_finished=event.last)
+        stage.output_ended = event.last and not self.delivered[event.stage].broken
         return [deliver, *self._withhold_or_end()] if event.last else [deliver]
 
-    def _deliver(self, name: str, content: Content | None, *, stage_finished: bool) -> Deliver:
-        self.delivered += 1
-        return Deliver(name, self.plan.modality(name), content, stage_finished)
+    def _deliver(self, name: str, content: Content | None, *, last: bool, cut: bool = False) -> Deliver | PassOver:
+        passed = self.delivered[name].pass_on(content, last=last, cut=cut)
+        return PassOver(name) if passed is None else Deliver(name, self.plan.modality(name), *passed)
 
     # --- Ends of stages (C2, C5, F1, F2) ---------------------------------------------------------------------------
 
@@ -386,8 +429,12 @@ class Lifecycle:
         error = event.error or self._objection(event)
         if error is not None:
             return self._stage_failed(event.stage, error)
+        try:
+            commands = self._mark_end(event.stage)
+        except ReplicaLostError as failure:
+            return self._finish(event.stage) + self._fail(ErrorInfo.of(failure))
         stage.finish_reason = event.finish_reason
-        commands = self._mark_end(event.stage) + self._finish(event.stage)
+        commands += self._finish(event.stage)
         return commands + self._hand_on_relays(event.stage) + self._withhold_or_end()
 
     def _objection(self, event: StageFinished) -> ErrorInfo | None:
@@ -428,13 +475,22 @@ class Lifecycle:
         return self._stage_failed(event.stage, ErrorInfo.of(lost))
 
     def _stage_failed(self, name: str, error: ErrorInfo) -> list[Command]:
-        """C5: what is complete stands, and only the usage is not; else the error is the request's (F1)."""
+        """C5: what is complete stands, and only the usage is not; else the error is the request's (F1), unless it is
+        the loss of a replica that another attempt can make good (F2)."""
         if self.complete:
             self._stages[name].usage = None
         commands = self._finish(name)
         if self.complete or self.phase is not Phase.RUNNING:
             return commands + self._withhold_or_end()
+        if error.code == ReplicaLostError.code:
+            return [*commands, Redrive(error)]
         return commands + self._fail(error)
+
+    def _superseded(self) -> list[Command]:
+        if self.phase is not Phase.RUNNING:
+            raise self._illegal("superseded without having asked for it")
+        self.phase = Phase.ENDED
+        return self._abort_stages()
 
     def _finish(self, name: str) -> list[Command]:
         self._stages[name].finished = True
@@ -497,14 +553,16 @@ class Lifecycle:
 
     def _mark_ends(self) -> list[Command]:
         """A3: what a final stage has delivered before an abort is marked as ended there."""
-        return [command for name in self.plan.names if self._stages[name].outputs for command in self._mark_end(name)]
+        begun = [name for name in self.plan.names if name in self.delivered and self.delivered[name].begun]
+        return [command for name in begun for command in self._mark_end(name, cut=True)]
 
-    def _mark_end(self, name: str) -> list[Command]:
+    def _mark_end(self, name: str, *, cut: bool = False) -> list[Command]:
         stage = self._stages[name]
         if name not in self.plan.final_stages or stage.output_ended:
             return []
+        deliver = self._deliver(name, None, last=True, cut=cut)
         stage.output_ended = True
-        return [self._deliver(name, None, stage_finished=True)]
+        return [deliver]
 
     def _reason(self) -> str:
         """The first stage, in order, that did not simply stop gives it: a text cut at `length` was cut for all."""
@@ -516,7 +574,8 @@ class Lifecycle:
         self.phase = Phase.ENDED
         last = self.plan.last_stage
         usage = {name: stage.usage for name, stage in self._stages.items() if stage.usage is not None}
-        unknown = tuple(name for name, stage in self._stages.items() if stage.submitted and stage.usage is None)
+        ran = self.ran
+        unknown = tuple(name for name, stage in self._stages.items() if name in ran and stage.usage is None)
         terminal = SendTerminal(last, self.plan.modality(last), reason, error, usage, unknown, dict(self.notes))
         return [terminal, *self._abort_stages()]
 

@@ -50,12 +50,13 @@ class WorkerSent(_Input, frozen=True):
 
 
 class WorkerUnreachable(_Input, frozen=True):
-    """A frame for it could not be sent: no such peer, or its queue is full. `request_id` is empty where the frame was
-    about none."""
+    """A frame for it could not be sent: no such peer, or its queue is full. `request_id` is empty where nobody waits
+    for what the frame would have brought about."""
 
     replica: str
     incarnation: int
     request_id: str
+    attempt: int
     why: str
 
 
@@ -66,6 +67,7 @@ class FrameUnsendable(_Input, frozen=True):
     replica: str
     incarnation: int
     request_id: str
+    attempt: int
     submission: bool
     why: str
 
@@ -130,6 +132,13 @@ class KillReplica(_Effect, frozen=True):
     why: str
 
 
+class RestartReplica(_Effect, frozen=True):
+    """An operator wants another incarnation: end this one in good order. `ReplicaExited` follows."""
+
+    replica: str
+    incarnation: int
+
+
 class ReplicaReady(_Effect, frozen=True):
     replica: str
 
@@ -156,4 +165,14 @@ class Drained(_Effect, frozen=True):
     """A drain has come to its end."""
 
 
-Effect = ToClient | ToWorker | KillReplica | ReplicaReady | ReplicaLoading | ReplicaFailed | Record | Drained
+Effect = (
+    ToClient
+    | ToWorker
+    | KillReplica
+    | RestartReplica
+    | ReplicaReady
+    | ReplicaLoading
+    | ReplicaFailed
+    | Record
+    | Drained
+)

@@ -24,10 +24,12 @@ class Counters(msgspec.Struct):
     """That did not decode, or that nobody should have sent (W1)."""
     router_errors: int = 0
     """Exceptions about one request, which failed it (F1)."""
+    redriven: int = 0
+    """Attempts after a first one (F2)."""
     replicas_lost: int = 0
     clients_gone: int = 0
 
     def document(self, requests: Iterable[Request]) -> dict[str, int]:
         """The counters, and the outputs that callers of live requests have not said that they consumed (B1)."""
-        unconsumed = sum(request.lifecycle.delivered - sum(request.consumed.values()) for request in requests)
+        unconsumed = sum(delivered.unread for request in requests for delivered in request.delivered.values())
         return {**msgspec.structs.asdict(self), "unconsumed": unconsumed}

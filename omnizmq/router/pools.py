@@ -2,12 +2,13 @@
 
 A replica is a place that the configuration names (`talker/0`); an *incarnation* of it is one process. Only a ready
 incarnation takes bindings. A binding names its incarnation, so whatever is done to it cannot touch a later one's.
+An attempt that waits there, for input or for its caller to read, is bound and takes nobody's place (B1).
 Pure: no sockets, no clock; times come in as seconds.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Container, Iterable
 from dataclasses import dataclass, field
 from hashlib import sha256
 from typing import Literal, NamedTuple
@@ -18,7 +19,7 @@ from omnizmq.protocol import RingUse
 
 State = Literal["starting", "ready", "draining", "stuck", "dead"]
 
-Attempt = tuple[str, int]
+AttemptKey = tuple[str, int]
 """A request id and the number of one of its attempts."""
 
 
@@ -31,19 +32,27 @@ class Binding(NamedTuple):
 
 @dataclass
 class Replica:
-    """One replica and its present incarnation. `inflight` are the attempts bound here, `leftovers` those of them
-    whose abort it has not confirmed in time (A6): they keep their place until it does."""
+    """One replica and its present incarnation. `inflight` are the attempts bound here; `waiting` those of them that
+    have nothing to compute now, `leftovers` those whose abort it has not confirmed in time (A6): they keep their place
+    until it does. `returning`: out of service, and another incarnation will be ready soon, because an operator wants
+    it so; `drained`: it takes no requests, in whatever incarnation, until an operator resumes it;
+    `ordered`: the incarnation whose end he has ordered."""
 
     id: str
     stage: str
     capacity: int
+    most: int
     incarnation: int = 0
     state: State = "dead"
     pid: int = 0
     endpoint: str = ""
     restarts: int = 0
-    inflight: set[Attempt] = field(default_factory=set)
-    leftovers: set[Attempt] = field(default_factory=set)
+    returning: bool = False
+    drained: bool = False
+    ordered: int = 0
+    inflight: set[AttemptKey] = field(default_factory=set)
+    waiting: set[AttemptKey] = field(default_factory=set)
+    leftovers: set[AttemptKey] = field(default_factory=set)
     last_seen: float = 0.0
     engine_state: str = "loading"
     engine_since: float = 0.0
@@ -54,8 +63,19 @@ class Replica:
     bad_frames: int = 0
 
     @property
+    def active(self) -> int:
+        """Attempts that take a place: they compute, or could."""
+        return len(self.inflight) - len(self.waiting)
+
+    @property
+    def unread(self) -> int:
+        """Bytes in its ring, and beside it, that consumers had not released at its last heartbeat."""
+        return sum(use.used + use.spilled for use in self.rings)
+
+    @property
     def free(self) -> int:
-        return self.capacity - len(self.inflight)
+        """How many more may be bound."""
+        return min(self.capacity - self.active, self.most - len(self.inflight))
 
 
 class Pools:
@@ -67,7 +87,11 @@ class Pools:
         self._policy = {}
         self._turn: dict[str, int] = {}
         for stage in stages:
-            pool = [Replica(f"{stage.name}/{n}", stage.name, stage.max_inflight) for n in range(max(1, stage.replicas))]
+            most = max(stage.max_registered, stage.max_inflight)
+            pool = [
+                Replica(f"{stage.name}/{n}", stage.name, stage.max_inflight, most)
+                for n in range(max(1, stage.replicas))
+            ]
             self.by_stage[stage.name] = pool
             self._policy[stage.name] = stage.policy
             self._turn[stage.name] = 0
@@ -92,16 +116,28 @@ class Pools:
         replica.last_seen = now
         return replica
 
-    def lost(self, replica_id: str, incarnation: int) -> tuple[Attempt, ...] | None:
+    def lost(self, replica_id: str, incarnation: int) -> tuple[AttemptKey, ...] | None:
         """This incarnation has been reaped. Returns what was bound to it, and forgets it here. None: known already."""
         replica = self.replicas[replica_id]
         if replica.incarnation != incarnation or replica.state == "dead":
             return None
         bound = tuple(sorted(replica.inflight))
         replica.state, replica.pid, replica.rings = "dead", 0, []
-        replica.inflight.clear()
-        replica.leftovers.clear()
+        for attempts in (replica.inflight, replica.waiting, replica.leftovers):
+            attempts.clear()
         return bound
+
+    def check(self, stages: Iterable[str], shunned: Container[Binding]) -> None:
+        """Raises `UnavailableError` where a stage has no replica that is ready, or about to return (F4)."""
+        for stage in stages:
+            self._ready(stage, shunned)
+
+    def can_serve(self, stages: Iterable[str], shunned: Container[Binding]) -> bool:
+        try:
+            self.check(stages, shunned)
+        except UnavailableError:
+            return False
+        return True
 
     def all_ready(self) -> bool:
         """Readiness: every stage can serve (F4)."""
@@ -109,12 +145,21 @@ class Pools:
 
     # --- Bindings --------------------------------------------------------------------------------------------------
 
-    def bind(self, attempt: Attempt, stages: Iterable[str], affinity: str | None) -> dict[str, Binding] | None:
-        """One ready replica for each stage, all or none. None: no room now.
+    def bind(
+        self,
+        attempt: AttemptKey,
+        stages: Iterable[str],
+        affinity: str | None,
+        *,
+        fed: Container[str] = (),
+        shunned: Container[Binding] = (),
+    ) -> dict[str, Binding] | None:
+        """One ready replica for each stage, all or none; none of the `shunned`. None: no room now. Stages that are
+        `fed` wait for their input first.
 
         Raises `UnavailableError` when some stage has nobody to wait for (F4).
         """
-        ready = {stage: self._ready(stage) for stage in stages}
+        ready = {stage: self._ready(stage, shunned) for stage in stages}
         chosen: dict[str, Replica] = {}
         for stage, replicas in ready.items():
             replica = self._choose(stage, replicas, affinity)
@@ -123,20 +168,29 @@ class Pools:
             chosen[stage] = replica
         for stage, replica in chosen.items():
             replica.inflight.add(attempt)
+            if stage in fed:
+                replica.waiting.add(attempt)
             self._turn[stage] += 1
         return {stage: Binding(replica.id, replica.incarnation) for stage, replica in chosen.items()}
 
-    def release(self, attempt: Attempt, binding: Binding) -> None:
+    def count(self, attempt: AttemptKey, binding: Binding, *, active: bool) -> None:
+        """The attempt takes a place there from now on, or none."""
+        replica = self._bound_to(binding)
+        if replica is not None and attempt in replica.inflight:
+            (replica.waiting.discard if active else replica.waiting.add)(attempt)
+
+    def release(self, attempt: AttemptKey, binding: Binding) -> None:
         replica = self._bound_to(binding)
         if replica is not None:
-            replica.inflight.discard(attempt)
-            replica.leftovers.discard(attempt)
+            for attempts in (replica.inflight, replica.waiting, replica.leftovers):
+                attempts.discard(attempt)
 
-    def leave_behind(self, attempt: Attempt, binding: Binding) -> None:
+    def leave_behind(self, attempt: AttemptKey, binding: Binding) -> None:
         """The attempt has ended, its replica has not confirmed: it keeps its place there until it does."""
         replica = self._bound_to(binding)
         if replica is not None and attempt in replica.inflight:
             replica.leftovers.add(attempt)
+            replica.waiting.discard(attempt)
 
     def has_leftover(self, request_id: str) -> bool:
         """Whether some replica has not confirmed yet that it has forgotten this request."""
@@ -147,9 +201,11 @@ class Pools:
         replica = self.replicas[binding.replica]
         return replica if replica.incarnation == binding.incarnation else None
 
-    def _ready(self, stage: str) -> list[Replica]:
-        ready = [replica for replica in self.by_stage[stage] if replica.state == "ready"]
-        if not ready:
+    def _ready(self, stage: str, shunned: Container[Binding]) -> list[Replica]:
+        """Those that may be chosen; none where one is about to return."""
+        pool = self.by_stage[stage]
+        ready = [one for one in pool if one.state == "ready" and Binding(one.id, one.incarnation) not in shunned]
+        if not ready and not any(replica.returning for replica in pool):
             raise UnavailableError(f"stage {stage} has no live replica; try again shortly", stage=stage)
         return ready
 
@@ -157,12 +213,12 @@ class Pools:
         """By the stage's policy. An affinity key waits for its own replica, whoever else is free; when that one dies,
         its keys alone move (rendezvous hashing)."""
         policy = self._policy[stage]
-        if policy == "affinity" and affinity is not None:
+        if policy == "affinity" and affinity is not None and ready:
             replica = max(ready, key=lambda replica: sha256(f"{replica.id} {affinity}".encode()).digest())
             return replica if replica.free > 0 else None
         free = [replica for replica in ready if replica.free > 0]
         if not free:
             return None
         if policy == "least_loaded":
-            return min(free, key=lambda replica: len(replica.inflight))
+            return min(free, key=lambda replica: (replica.active, len(replica.inflight)))
         return free[self._turn[stage] % len(free)]

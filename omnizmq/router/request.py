@@ -11,44 +11,88 @@ from omnizmq import protocol as wire
 from omnizmq.config import RouterConfig
 from omnizmq.pipeline import Pipeline, Plan
 from omnizmq.router import lifecycle as life
-from omnizmq.router.pools import Attempt, Binding, Pools, Replica
+from omnizmq.router.delivered import Delivered
+from omnizmq.router.pools import AttemptKey, Binding, Pools, Replica
+from omnizmq.router.queue import Line
 from omnizmq.trace.facts import Fact
 
 
+class Attempt:
+    """One try at a request: its life, where it is bound, and which of its stages have input."""
+
+    def __init__(self, request_id: str, number: int, lifecycle: life.Lifecycle) -> None:
+        self.key: AttemptKey = (request_id, number)
+        self.number = number
+        self.lifecycle = lifecycle
+        self.bindings: dict[str, Binding] = {}
+        self.fed: set[str] = set()
+        self.paused: set[str] = set()
+        self.ever_paused: set[str] = set()
+
+    def binds(self, replica: Replica) -> bool:
+        """Whether this incarnation may speak of it (F3)."""
+        return self.bindings.get(replica.stage) == (replica.id, replica.incarnation)
+
+    def computes(self, stage: str, plan: Plan) -> bool:
+        """Whether the stage takes a place: it has input, and the caller reads what comes (B1)."""
+        return not self.paused and (stage in self.fed or not plan.incoming[stage])
+
+
 class Request:
-    """One live request. `client` is None once its caller is gone."""
+    """One live request. `client` is None once its caller is gone. `attempts` are the present one and those before it
+    that have still to be confirmed; `shunned` are the incarnations that it was lost with."""
 
     def __init__(self, client: bytes, submit: wire.Submit, plan: Plan, limits: RouterConfig) -> None:
         self.client: bytes | None = client
         self.submit = submit
         self.id = submit.request_id
         self.plan = plan
-        self.attempt = 1
-        self.lifecycle = life.Lifecycle(submit.request_id, plan)
-        self.bindings: dict[str, Binding] = {}
         self.window = min(submit.window, limits.output_window)
         self.window_bytes = limits.output_window_mib << 20
-        self.consumed: dict[str, int] = {}
+        hashed = limits.redrive != "never" and limits.max_attempts > 1
+        self.delivered = {name: Delivered(name, hashed=hashed) for name in plan.names if name in plan.final_stages}
+        self.shunned: set[Binding] = set()
+        self.lost: wire.ErrorInfo | None = None
+        self.attempt = Attempt(self.id, 1, life.Lifecycle(self.id, plan, self.delivered))
+        self.attempts = {1: self.attempt}
 
     @property
-    def key(self) -> Attempt:
-        """The present attempt, as the pools know it."""
-        return (self.id, self.attempt)
+    def ended(self) -> bool:
+        """Its terminal is out."""
+        return self.attempt.lifecycle.phase is life.Phase.ENDED
 
-    def is_bound(self, replica: Replica, attempt: int) -> bool:
-        """Whether this incarnation may speak of this attempt (F3)."""
-        return attempt == self.attempt and self.bindings.get(replica.stage) == (replica.id, replica.incarnation)
+    @property
+    def line(self) -> Line:
+        """With whom it waits for replicas. A key counts where a stage chooses by it."""
+        keyed = any(stage.policy == "affinity" for stage in self.plan.stages)
+        return Line(self.plan.names, self.submit.affinity if keyed else None, frozenset(self.shunned))
+
+    def would_shun(self, lost: wire.ErrorInfo) -> set[Binding]:
+        """Incarnations that the next attempt does not go to: those that were lost, known to be dead or not yet."""
+        return self.shunned | {binding for binding in self.attempt.bindings.values() if binding.replica == lost.replica}
+
+    def begin_again(self, lost: wire.ErrorInfo) -> None:
+        """F2: the next attempt. `lost` is why the present one cannot go on."""
+        self.shunned = self.would_shun(lost)
+        self.lost = lost
+        for delivered in self.delivered.values():
+            delivered.begin_attempt(lost.replica)
+        number, ran = self.attempt.number + 1, self.attempt.lifecycle.ran
+        self.attempt = Attempt(self.id, number, life.Lifecycle(self.id, self.plan, self.delivered, ran))
+        self.attempts[number] = self.attempt
 
     # --- Frames ----------------------------------------------------------------------------------------------------
 
     def submission(self, stage: str, pools: Pools) -> wire.SubmitStage:
+        """Of the present attempt."""
         config = self.plan.by_name[stage]
+        bindings = self.attempt.bindings
         incoming, outgoing = self.plan.incoming[stage], self.plan.outgoing[stage]
         return wire.SubmitStage(
             request_id=self.id,
             external_id=self.submit.external_id,
-            attempt=self.attempt,
-            engine_id=self.engine_id(stage),
+            attempt=self.attempt.number,
+            engine_id=self.engine_id(self.attempt, stage),
             prompt=None if incoming else self.submit.prompt,
             original_prompt=self.submit.prompt if config.wants_prompt else None,
             params={**config.params, **self.submit.params.get(stage, {})},
@@ -56,13 +100,13 @@ class Request:
             final=stage in self.plan.final_stages,
             window=self.window,
             window_bytes=self.window_bytes,
-            unread=0,
-            sources=[wire.Source(edge.source, *self.bindings[edge.source], edge.mode) for edge in incoming],
+            unread=max(0, -self.delivered[stage].credit) if stage in self.delivered else 0,
+            sources=[wire.Source(edge.source, *bindings[edge.source], edge.mode) for edge in incoming],
             targets=[
                 wire.Target(
                     edge.target,
-                    *self.bindings[edge.target],
-                    pools.replicas[self.bindings[edge.target].replica].endpoint,
+                    *bindings[edge.target],
+                    pools.replicas[bindings[edge.target].replica].endpoint,
                     edge.mode,
                     edge.window_chunks,
                     edge.input_timeout_s,
@@ -88,18 +132,28 @@ class Request:
 
     def _located(self, error: wire.ErrorInfo | None) -> wire.ErrorInfo | None:
         """F1: an error of a stage also names the replica that it happened on."""
-        if error is None or error.replica is not None or error.stage not in self.bindings:
+        bindings = self.attempt.bindings
+        if error is None or error.replica is not None or error.stage not in bindings:
             return error
-        return msgspec.structs.replace(error, replica=self.bindings[error.stage].replica)
+        return msgspec.structs.replace(error, replica=bindings[error.stage].replica)
 
     # --- Facts -----------------------------------------------------------------------------------------------------
 
-    def engine_id(self, stage: str) -> str:
-        return wire.make_engine_id(self.id, self.attempt, stage)
+    def engine_id(self, attempt: Attempt, stage: str) -> str:
+        return wire.make_engine_id(self.id, attempt.number, stage)
 
-    def fact(self, event: str, *, stage: str | None, owner: str, at_ns: int, detail: dict[str, wire.Value]) -> Fact:
-        engine_id = None if stage is None else self.engine_id(stage)
-        return Fact(self.id, self.submit.external_id, self.attempt, at_ns, owner, event, stage, engine_id, detail)
+    def fact(
+        self,
+        event: str,
+        *,
+        attempt: Attempt,
+        stage: str | None,
+        owner: str,
+        at_ns: int,
+        detail: dict[str, wire.Value],
+    ) -> Fact:
+        engine_id = None if stage is None else self.engine_id(attempt, stage)
+        return Fact(self.id, self.submit.external_id, attempt.number, at_ns, owner, event, stage, engine_id, detail)
 
     def planned(self, pipeline: Pipeline) -> dict[str, wire.Value]:
         final = [name for name in self.plan.names if name in self.plan.final_stages]

@@ -1,4 +1,7 @@
-"""The router's I/O: two ROUTER sockets, a tick, and the core between them. The only I/O of this package.
+"""The router's I/O: its ROUTER sockets, a tick, and the core between them. The only I/O of this package.
+
+Clients of this machine connect to one socket, and their processes are watched; those of other machines to another one,
+encrypted and authenticated, on a lease that their I/O threads renew (A7, W2).
 
 Whoever composes a deployment gives it `hooks`: what to do when a replica must be killed, is loading, is ready, and when
 a drain has ended. Everything else happens here.
@@ -7,6 +10,7 @@ a drain has ended. Everything else happens here.
 from __future__ import annotations
 
 import asyncio
+import hmac
 import logging
 import math
 import os
@@ -18,7 +22,9 @@ from typing import Protocol, assert_never
 
 from omnizmq import protocol as wire
 from omnizmq.config import Config
-from omnizmq.errors import ProtocolError
+from omnizmq.errors import ConfigError, OmnizmqError, OverloadedError, ProtocolError
+from omnizmq.remote import Server
+from omnizmq.router.admission import Admission
 from omnizmq.router.core import RouterCore
 from omnizmq.router.messages import (
     ClientGone,
@@ -33,6 +39,7 @@ from omnizmq.router.messages import (
     ReplicaFailed,
     ReplicaLoading,
     ReplicaReady,
+    RestartReplica,
     Ticked,
     ToClient,
     ToWorker,
@@ -42,17 +49,20 @@ from omnizmq.router.messages import (
 )
 from omnizmq.runtime import ipc_endpoint
 from omnizmq.trace.facts import Fact
-from omnizmq.transport import PeerFullError, PeerGoneError, Router, make_context
+from omnizmq.transport import Curve, PeerFullError, PeerGoneError, Router, make_context
 
 log = logging.getLogger(__name__)
 
 MIN_TICK_S = 0.001
+GONE_CLIENTS = 4096
+_LOCAL, _REMOTE = b"local:", b"remote:"
 
 
 class Hooks(Protocol):
     """What the router asks of whoever runs the processes."""
 
     def kill(self, replica: str, incarnation: int, why: str) -> None: ...
+    def restart(self, replica: str, incarnation: int) -> None: ...
     def loading(self, replica: str, text: str) -> None: ...
     def failed(self, replica: str, text: str) -> None: ...
     def ready(self, replica: str) -> None: ...
@@ -66,9 +76,11 @@ class FactSink(Protocol):
 
 
 class _Client:
-    """A client that said a good hello; its process is watched (A7)."""
+    """A client that said a good hello. A local one's process is watched (A7)."""
 
-    def __init__(self, pidfd: int) -> None:
+    def __init__(self, socket: Router, identity: bytes, pidfd: int | None) -> None:
+        self.socket = socket
+        self.identity = identity
         self.pidfd = pidfd
         self.unpacker = wire.Unpacker(wire.client_to_router)
 
@@ -80,9 +92,19 @@ class _Worker:
 
 
 class RouterServer:
-    """One deployment's router. `directory` is its private runtime directory."""
+    """One deployment's router. `directory` is its private runtime directory; `remote` says where clients of other
+    machines may connect, and who. Raises `ConfigError` when that address cannot be bound."""
 
-    def __init__(self, config: Config, directory: Path, nonce: str, *, hooks: Hooks, facts: FactSink) -> None:
+    def __init__(
+        self,
+        config: Config,
+        directory: Path,
+        nonce: str,
+        *,
+        hooks: Hooks,
+        facts: FactSink,
+        remote: Server | None = None,
+    ) -> None:
         self.core = RouterCore(config)
         self.client_endpoint = ipc_endpoint(directory / "clients.sock")
         self.worker_endpoint = ipc_endpoint(directory / "workers.sock")
@@ -93,11 +115,14 @@ class RouterServer:
         self._loop = asyncio.get_running_loop()
         self._context = make_context()
         self._packer = wire.Packer()
-        self._client_socket = Router(
-            self._context, self.client_endpoint, self._client_data, limit=config.router.max_peer_queue
-        )
+        self._client_sockets: list[Router] = []
+        self._admission: Admission | None = None
+        self._listen(self.client_endpoint, _LOCAL)
+        if remote is not None:
+            self._listen_remote(remote)
         self._worker_socket = Router(self._context, self.worker_endpoint, self._worker_data)
         self._clients: dict[bytes, _Client] = {}
+        self._gone: dict[bytes, None] = {}  # what they had sent may still be read; no identity comes again
         self._workers: dict[bytes, _Worker] = {}
         self._inputs: deque[Input] = deque()
         self._busy = False
@@ -105,8 +130,26 @@ class RouterServer:
         self._timer: asyncio.TimerHandle | None = None
         self._tick_at = math.inf
 
+    def _listen(self, endpoint: str, kind: bytes, curve: Curve | None = None, lease_s: float | None = None) -> None:
+        def received(identity: bytes, data: bytes) -> None:
+            self._client_data(socket, kind, identity, data)
+
+        limit = self._config.router.max_peer_queue
+        socket = Router(self._context, endpoint, received, limit=limit, curve=curve, lease_s=lease_s)
+        self._client_sockets.append(socket)
+
+    def _listen_remote(self, remote: Server) -> None:
+        self._admission = Admission(self._context, remote.client_key)
+        curve = Curve(remote.public, remote.secret, remote.client_key)
+        try:
+            self._listen(remote.endpoint, _REMOTE, curve, self._config.router.heartbeat_timeout_s)
+        except OSError as error:
+            self._end_sockets()
+            raise ConfigError(f"router.remote: {remote.endpoint} cannot be bound: {error.strerror}") from error
+
     def start(self) -> None:
-        self._client_socket.start()
+        for socket in self._client_sockets:
+            socket.start()
         self._worker_socket.start()
         self.handle(Ticked())
 
@@ -117,8 +160,14 @@ class RouterServer:
             self._drop_client(identity)
         if self._timer is not None:
             self._timer.cancel()
-        self._client_socket.close()
         self._worker_socket.close()
+        self._end_sockets()
+
+    def _end_sockets(self) -> None:
+        for socket in self._client_sockets:
+            socket.close()
+        if self._admission is not None:
+            self._admission.close()
         self._context.term()
 
     # --- The core --------------------------------------------------------------------------------------------------
@@ -164,6 +213,9 @@ class RouterServer:
             case KillReplica():
                 log.warning("%s#%d is %s: killing it", effect.replica, effect.incarnation, effect.why)
                 self._hooks.kill(effect.replica, effect.incarnation, effect.why)
+            case RestartReplica():
+                log.info("%s#%d is restarted", effect.replica, effect.incarnation)
+                self._hooks.restart(effect.replica, effect.incarnation)
             case ReplicaLoading():
                 self._hooks.loading(effect.replica, effect.text)
             case ReplicaFailed():
@@ -201,11 +253,18 @@ class RouterServer:
 
     # --- Clients ---------------------------------------------------------------------------------------------------
 
-    def _client_data(self, identity: bytes, data: bytes) -> None:
-        client = self._clients.get(identity)
-        if client is None:
-            self._client_hello(identity, data)
-            return
+    def _client_data(self, socket: Router, kind: bytes, identity: bytes, data: bytes) -> None:
+        """Two sockets may give two peers one identity: `kind` tells them apart."""
+        key = kind + identity
+        client = self._clients.get(key)
+        if client is None and key in self._gone:
+            self.core.counters.late_frames += 1
+        elif client is None:
+            self._client_hello(socket, key, identity, data)
+        else:
+            self._client_sent(key, client, data)
+
+    def _client_sent(self, key: bytes, client: _Client, data: bytes) -> None:
         try:
             frame = client.unpacker.unpack(data)
         except ProtocolError as error:
@@ -213,24 +272,31 @@ class RouterServer:
             log.warning("dropped a frame from a client: %s", error)
             return
         if isinstance(frame, wire.Bye):
-            self._client_gone(identity, "said goodbye")
+            self._client_gone(key, "said goodbye")
         elif frame is not None:
-            self.handle(ClientSent(identity, frame))
+            self.handle(ClientSent(key, frame))
 
-    def _client_hello(self, identity: bytes, data: bytes) -> None:
+    def _client_hello(self, socket: Router, key: bytes, identity: bytes, data: bytes) -> None:
         try:
             hello = wire.decode_hello(data)
-            self._check(hello, "client")
-            pidfd = os.pidfd_open(hello.pid)
-        except ProtocolError as error:
-            self._refuse(self._client_socket, identity, error)
+            self._check(hello, "client", known=key.startswith(_REMOTE))
+            self._check_room()
+            pidfd = None if key.startswith(_REMOTE) else os.pidfd_open(hello.pid)
+        except (ProtocolError, OverloadedError) as error:
+            self._refuse(socket, identity, error)
             return
         except (OSError, OverflowError):
-            self._refuse(self._client_socket, identity, ProtocolError(f"process {hello.pid} cannot be watched"))
+            self._refuse(socket, identity, ProtocolError(f"process {hello.pid} cannot be watched"))
             return
-        self._clients[identity] = _Client(pidfd)
-        self._loop.add_reader(pidfd, self._client_gone, identity, "its process ended")
-        self._send_client(identity, self._welcome())
+        self._clients[key] = _Client(socket, identity, pidfd)
+        if pidfd is not None:
+            self._loop.add_reader(pidfd, self._client_gone, key, "its process ended")
+        self._send_client(key, self._welcome())
+
+    def _check_room(self) -> None:
+        limit = self._config.router.max_clients
+        if len(self._clients) >= limit:
+            raise OverloadedError(f"{limit} clients are connected already (router.max_clients); try again shortly")
 
     def _welcome(self) -> wire.Welcome:
         return wire.Welcome(
@@ -241,35 +307,43 @@ class RouterServer:
             max_prompt_bytes=self._config.router.max_prompt_bytes,
             output_window=self._config.router.output_window,
             output_window_bytes=self._config.router.output_window_mib << 20,
+            lease_s=self._config.router.heartbeat_timeout_s,
         )
 
-    def _send_client(self, identity: bytes, frame: wire.RouterToClient) -> None:
+    def _send_client(self, key: bytes, frame: wire.RouterToClient) -> None:
+        client = self._clients.get(key)
+        if client is None:  # it has just gone: its requests end, and nobody reads this
+            return
         try:
-            self._client_socket.send(identity, self._packer.pack(frame))
+            client.socket.send(client.identity, self._packer.pack(frame))
         except PeerGoneError:
-            self._client_gone(identity, "its connection ended")
+            self._client_gone(key, "its connection ended")
         except PeerFullError:
-            self._give_up(identity, "the client does not read")
+            self._give_up(key, client, "the client does not read")
         except ProtocolError as error:
-            self._give_up(identity, error.message)
+            self._give_up(key, client, error.message)
 
-    def _give_up(self, identity: bytes, why: str) -> None:
+    def _give_up(self, key: bytes, client: _Client, why: str) -> None:
         """What this client should have got is lost, so it must not wait for more: it hears a goodbye, when it reads."""
-        self._client_gone(identity, why)
+        self._client_gone(key, why)
         with suppress(PeerGoneError):
-            self._client_socket.send(identity, self._packer.pack(wire.Bye(why)))
+            client.socket.send(client.identity, self._packer.pack(wire.Bye(why)))
 
-    def _client_gone(self, identity: bytes, why: str) -> None:
-        if self._drop_client(identity):
-            self.handle(ClientGone(identity, why))
+    def _client_gone(self, key: bytes, why: str) -> None:
+        if self._drop_client(key):
+            self.handle(ClientGone(key, why))
 
-    def _drop_client(self, identity: bytes) -> bool:
-        client = self._clients.pop(identity, None)
+    def _drop_client(self, key: bytes) -> bool:
+        client = self._clients.pop(key, None)
         if client is None:
             return False
-        self._loop.remove_reader(client.pidfd)
-        os.close(client.pidfd)
-        self._client_socket.forget(identity)
+        if client.pidfd is not None:
+            self._loop.remove_reader(client.pidfd)
+            os.close(client.pidfd)
+        client.socket.forget(client.identity)
+        self._gone[key] = None
+        if len(self._gone) > GONE_CLIENTS:
+            del self._gone[next(iter(self._gone))]
         return True
 
     # --- Workers ---------------------------------------------------------------------------------------------------
@@ -317,12 +391,11 @@ class RouterServer:
         except PeerFullError:
             self._unreachable(effect, "it does not read")
         except ProtocolError as error:
-            request_id, submission = _request_id(effect.frame), isinstance(effect.frame, wire.SubmitStage)
-            self.handle(FrameUnsendable(effect.replica, effect.incarnation, request_id, submission, error.message))
+            about, submission = _about(effect.frame), isinstance(effect.frame, wire.SubmitStage)
+            self.handle(FrameUnsendable(effect.replica, effect.incarnation, *about, submission, error.message))
 
     def _unreachable(self, effect: ToWorker, why: str) -> None:
-        request_id = _request_id(effect.frame)
-        self.handle(WorkerUnreachable(effect.replica, effect.incarnation, request_id, why))
+        self.handle(WorkerUnreachable(effect.replica, effect.incarnation, *_about(effect.frame), why))
 
     def replica_exited(self, replica: str, incarnation: int, reason: str) -> None:
         """The launcher has reaped it."""
@@ -335,16 +408,20 @@ class RouterServer:
 
     # --- Handshake (W1, W2) ----------------------------------------------------------------------------------------
 
-    def _check(self, hello: wire.Hello, role: str) -> None:
+    def _check(self, hello: wire.Hello, role: str, *, known: bool = False) -> None:
+        """`known`: it has shown a key already, and does not know this launch's nonce."""
         if hello.version != wire.VERSION:
             raise ProtocolError(f"protocol version {hello.version} meets {wire.VERSION}: install the same omnizmq")
-        if hello.nonce != self._nonce:
+        if not known and not hmac.compare_digest(hello.nonce.encode(), self._nonce.encode()):
             raise ProtocolError("this is another launch: its nonce differs")
         if hello.role != role:
             raise ProtocolError(f"a {hello.role} does not belong on this socket, a {role} does")
 
-    def _refuse(self, socket: Router, identity: bytes, error: ProtocolError) -> None:
-        self.core.counters.bad_frames += 1
+    def _refuse(self, socket: Router, identity: bytes, error: OmnizmqError) -> None:
+        if isinstance(error, ProtocolError):
+            self.core.counters.bad_frames += 1
+        else:
+            self.core.counters.refused += 1
         log.warning("refused a connection: %s", error)
         try:
             socket.send(identity, self._packer.pack(wire.Refused("", wire.ErrorInfo.of(error))))
@@ -352,6 +429,6 @@ class RouterServer:
             log.info("the refused peer is gone")
 
 
-def _request_id(frame: wire.RouterToWorker) -> str:
-    """Which request the frame submits or feeds; empty for any other frame."""
-    return frame.request_id if isinstance(frame, wire.SubmitStage | wire.FeedStage) else ""
+def _about(frame: wire.RouterToWorker) -> tuple[str, int]:
+    """Which attempt of which request the frame submits or feeds; empty for any other frame."""
+    return (frame.request_id, frame.attempt) if isinstance(frame, wire.SubmitStage | wire.FeedStage) else ("", 0)

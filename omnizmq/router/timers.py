@@ -6,9 +6,18 @@ A request that has ended takes its timers with it: the deadline of a day must no
 from __future__ import annotations
 
 import heapq
+from typing import NamedTuple
 
 SLACK = 64
 """Cancelled entries that the heap may hold besides as many as there are live ones."""
+
+
+class Timer(NamedTuple):
+    """`attempt` is the one during which it was set."""
+
+    request_id: str
+    kind: str
+    attempt: int
 
 
 class Timers:
@@ -17,15 +26,15 @@ class Timers:
     def __init__(self) -> None:
         self._count = 0
         self._heap: list[tuple[float, int]] = []  # when, and a number; a cancelled number stays until it comes up
-        self._set: dict[int, tuple[str, str]] = {}  # number -> request id, kind
+        self._set: dict[int, Timer] = {}
         self._of: dict[str, list[int]] = {}  # request id -> numbers
 
     def __len__(self) -> int:
         return len(self._set)
 
-    def add(self, at: float, request_id: str, kind: str) -> None:
+    def add(self, at: float, request_id: str, kind: str, attempt: int) -> None:
         self._count += 1
-        self._set[self._count] = (request_id, kind)
+        self._set[self._count] = Timer(request_id, kind, attempt)
         self._of.setdefault(request_id, []).append(self._count)
         heapq.heappush(self._heap, (at, self._count))
 
@@ -43,8 +52,8 @@ class Timers:
             heapq.heappop(self._heap)
         return self._heap[0][0] if self._heap else None
 
-    def due(self, now: float) -> list[tuple[str, str]]:
-        """Request id and kind of all that are due, earliest first; each once."""
+    def due(self, now: float) -> list[Timer]:
+        """All that are due, earliest first; each once."""
         fired = []
         while (at := self.next()) is not None and at <= now:
             _, number = heapq.heappop(self._heap)

@@ -16,6 +16,7 @@ The events, in the order in which a request usually meets them:
     input_ready      its gate saw the input it needs. stage, owner: the replica
     running          its engine was first asked to compute it. stage, owner: the replica
     first_output     its engine gave the first content or chunk. stage, owner: the replica
+    paused           its caller has to read before the stage goes on (the first time alone). stage, owner: the replica
     output_ended     a final stage's output has ended. stage, owner: the replica
     edge             what a stage sent over one edge. stage: the producer; detail: to, chunks, bytes, first_ns, last_ns
     finished         a stage's own report. stage, owner: the replica; detail: finish_reason, outputs, and error_code,
@@ -24,6 +25,7 @@ The events, in the order in which a request usually meets them:
     abort_asked      by the router. detail: why (caller, or disconnect: …)
     replica_lost     the replica that a stage was bound to died, before the request had ended. stage; detail: replica,
                      reason
+    redriven         another attempt begins; its facts bear its number. detail: why, code
     left_behind      an aborted stage did not confirm in time. stage; detail: replica
     terminal         the one end. stage; detail: finish_reason, usage_incomplete, and error_code, error_stage,
                      error_replica, error_message where it failed

@@ -1,11 +1,11 @@
-"""A worker's gate: which requests its engine may compute, and what goes where (S1, R1-R3, R5, A1, A3, P4, P5).
+"""A worker's gate: which requests its engine may compute, and what goes where (S1, R1-R5, A1, A3, B1, P4, P5).
 
 For each request that the router submitted here: its edges in and out, whether it has input, whether it is parked
-because a consumer gave no credit or the ring is full, and how it ended. The engine computes only what the gate lets
-run; a placeholder is never computed on.
+because a consumer gave no credit, its caller has not read or the ring is full, and how it ended. The engine computes
+only what the gate lets run; a placeholder is never computed on.
 
-What goes out is `outgoing`'s matter. What a request that waits for another input holds is copied out of the
-ring (B4).
+What goes out is `outgoing`'s matter, who may run `running`'s, what has waited too long `deadlines`'. What a request
+that waits for another input holds is copied out of the ring (B4).
 
 Pure: no sockets, no threads, no clock (`now_ns` is an argument). `handle` is the only way in, commands the only way
 out. Frames for requests that are not here (they have ended) are counted in `late` and dropped.
@@ -17,22 +17,23 @@ from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from typing import assert_never
 
-import numpy as np
-
 from omnizmq import protocol as wire
 from omnizmq.errors import OmnizmqError, ReplicaLostError, StageError
-from omnizmq.shm.memory import SegmentGoneError
-from omnizmq.shm.ring import RingError
-from omnizmq.workers.chunks import copied, unpack_chunk, unpack_slot
+from omnizmq.workers.arrivals import opened, own
+from omnizmq.workers.caller import CallerEdge
+from omnizmq.workers.chunks import unpack_chunk
+from omnizmq.workers.deadlines import Deadlines
 from omnizmq.workers.edges import InEdge, OutEdge
-from omnizmq.workers.engine import Chunk, EngineRequest, FinishReason, StageOutput
+from omnizmq.workers.engine import EngineRequest, FinishReason, StageOutput
 from omnizmq.workers.messages import (
     AbortEngine,
     AddToEngine,
     DropPeer,
     EndEngineInput,
     EngineAborted,
+    EngineEvent,
     EngineFailed,
+    EngineIdle,
     EngineMade,
     EngineRan,
     EngineTook,
@@ -41,26 +42,33 @@ from omnizmq.workers.messages import (
     FromRouter,
     GateCommand,
     GateEvent,
-    HoldEngine,
     MeetConsumer,
     PeerSent,
     PeerUnreachable,
+    ProbeEngine,
     RouterSent,
-    RunEngine,
     SlotData,
     SlotUnwritten,
+    Ticked,
     ToProducer,
     ToRouter,
 )
 from omnizmq.workers.outgoing import Outgoing
 from omnizmq.workers.outputs import checked, wire_content
 from omnizmq.workers.ring import Peer, Ring, Share
-from omnizmq.workers.work import Work, WorkState
+from omnizmq.workers.running import Running
+from omnizmq.workers.work import Times, Work, WorkState
 
 
 class Gate:
     """One worker incarnation's table. `targets` are the consumers that the pipeline knows, planned or not; `shares`
-    what each may hold of this worker's ring."""
+    what each may hold of this worker's ring; `slots` how many requests the engine computes at once. A request ends when
+    its caller has kept it paused for `reader_grace_s`, when it cannot be fed for the time of an edge in, of which
+    `input_timeouts_s` has the source stage, or when nothing is made of it for `output_timeout_s`. `Ticked` tells of
+    time.
+
+    `late` counts frames and events for nobody, `discarded` outputs that the caller's window did not let go before their
+    request ended."""
 
     def __init__(
         self,
@@ -70,15 +78,24 @@ class Gate:
         ready: str,
         targets: Sequence[str],
         shares: Mapping[str, Share] | None = None,
+        *,
+        slots: int = 64,
+        priority_age_s: float = 5.0,
+        reader_grace_s: float = 30.0,
+        input_timeouts_s: Mapping[str, float] | None = None,
+        output_timeout_s: float | None = None,
     ) -> None:
         self.stage = stage
         self.replica = replica
         self.incarnation = incarnation
         self.late = 0
+        self.discarded = 0
         self._ready = ready
         self._targets = frozenset(targets)
         self._ring = Ring(shares or {})
-        self._outgoing = Outgoing(stage, incarnation, self._ring, lambda command: self._commands.append(command))
+        self._outgoing = Outgoing(stage, incarnation, self._ring, self._order)
+        self._running = Running(slots, priority_age_s, self._order)
+        self._deadlines = Deadlines(stage, replica, reader_grace_s, input_timeouts_s or {}, output_timeout_s)
         self._work: dict[tuple[str, int], Work] = {}
         self._by_engine_id: dict[str, Work] = {}
         self._commands: list[GateCommand] = []
@@ -105,6 +122,8 @@ class Gate:
         match event:
             case RouterSent():
                 self._router_sent(event.frame)
+            case Ticked():
+                self._ticked()
             case PeerSent():
                 self._peer_sent(event)
             case PeerUnreachable():
@@ -114,8 +133,12 @@ class Gate:
             case _:
                 self._engine_said(event)
         self._move_lines()
+        self._running.grant(now_ns)
         commands, self._commands = self._commands, []  # nothing of a chunk stays here
         return commands
+
+    def _order(self, command: GateCommand) -> None:
+        self._commands.append(command)
 
     def _router_sent(self, frame: FromRouter) -> None:
         if isinstance(frame, wire.SubmitStage):
@@ -133,7 +156,7 @@ class Gate:
         elif isinstance(frame, wire.FeedStage):
             self._relayed(work, frame)
         elif isinstance(frame, wire.OutputCredit):
-            pass
+            self._caller_read(work, frame)
         else:
             self._abort_asked(work)
 
@@ -149,6 +172,8 @@ class Gate:
             ready=self._ready,
             sources={source.stage: InEdge(source) for source in frame.sources},
             targets={target.stage: OutEdge(target) for target in frame.targets},
+            caller=CallerEdge.of(frame),
+            times=Times(self._now_ns),
         )
         self._work[key] = self._by_engine_id[frame.engine_id] = work
         for edge in work.targets.values():
@@ -168,17 +193,15 @@ class Gate:
                 )
             )
         )
-        self._look(work)
+        self._flush(work)
 
     def _look(self, work: Work) -> None:
-        """Note that input has come, and tell the engine when the request may run, or may no longer."""
+        """Note that input has come, and that the request may run, or may no longer."""
         if not work.input_ready and work.has_input:
             work.input_ready = True
+            work.times.ready_ns = self._now_ns
             self._fact(work, "input_ready")
-        if work.may_run != work.running:
-            work.running = work.may_run
-            order = RunEngine if work.running else HoldEngine
-            self._commands.append(order(work.engine_id))
+        self._running.look(work, self._now_ns)
 
     def _fact(self, work: Work, fact: str, at_ns: int | None = None) -> None:
         at_ns = self._now_ns if at_ns is None else at_ns
@@ -194,8 +217,12 @@ class Gate:
             self._reader_said(peer, frame)
             return
         work = self._work.get((frame.request_id, frame.attempt))
-        if work is None or work.aborting:
+        if frame.incarnation != event.incarnation:  # not what this connection may speak of (F3)
             self.late += 1
+        elif work is None or work.aborting:
+            self.late += 1
+            if isinstance(frame, wire.ChunkFrame | wire.RingChunk):
+                self._close_again(peer, frame)
         elif isinstance(frame, wire.EdgeCredit | wire.EdgeClosed):
             out = work.targets.get(frame.target)
             if out is None or out.peer != peer or out.relayed:
@@ -208,6 +235,11 @@ class Gate:
                 self.late += 1
             else:
                 self._producer_said(work, edge, frame, event.data)
+
+    def _close_again(self, peer: Peer, frame: wire.ChunkFrame | wire.RingChunk) -> None:
+        """R5: it may have been submitted only after the edge was closed, and would wait for a credit for ever."""
+        closed = wire.EdgeClosed(frame.request_id, frame.attempt, self.incarnation, self.stage)
+        self._commands.append(ToProducer(wire.Source(frame.source, *peer, "chunk"), closed))
 
     def _producer_said(self, work: Work, edge: InEdge, frame: wire.OnEdge, data: SlotData) -> None:
         try:
@@ -229,26 +261,33 @@ class Gate:
         if not edge.take(frame.seq):
             self.late += 1
             return
-        chunk = _opened(edge, frame, data)
+        edge.came_ns = self._now_ns
+        chunk = opened(edge, frame, data)
         if edge.source.mode != "chunk":
-            edge.hold(_own(chunk, frame))  # a payload edge is fed once, whole
+            edge.hold(own(chunk, frame))  # a payload edge is fed once, whole
             self._credit(work, edge, 1)
             return
         # Another edge is waited for: this one's producer may be what it waits for, so it must not be parked (B4).
         waits = not (work.input_ready or work.has_input)
         prepaid = waits and edge.prepay(chunk)
-        chunk = _own(chunk, frame) if prepaid else chunk
-        self._commands.append(FeedEngine(work.engine_id, frame.source, chunk))
+        chunk = own(chunk, frame) if prepaid else chunk
+        self._feed(work, FeedEngine(work.engine_id, frame.source, chunk))
         self._look(work)
         if prepaid:
             self._credit(work, edge, 1)
 
     def _input_whole(self, work: Work, edge: InEdge) -> None:
         for chunk in edge.held:
-            self._commands.append(FeedEngine(work.engine_id, edge.source.stage, chunk))
+            self._feed(work, FeedEngine(work.engine_id, edge.source.stage, chunk))
         edge.held.clear()
-        self._commands.append(EndEngineInput(work.engine_id, edge.source.stage))
+        self._feed(work, EndEngineInput(work.engine_id, edge.source.stage))
         self._look(work)
+
+    def _feed(self, work: Work, command: FeedEngine | EndEngineInput) -> None:
+        work.fed += 1
+        work.idle = False
+        work.moved_ns = self._now_ns
+        self._commands.append(command)
 
     def _relayed(self, work: Work, frame: wire.FeedStage) -> None:
         edge = work.sources.get(frame.source)
@@ -280,6 +319,13 @@ class Gate:
             edge.credit(frame.consumed)
         self._flush(work)
 
+    def _caller_read(self, work: Work, frame: wire.OutputCredit) -> None:
+        if work.caller is None:
+            self.late += 1
+            return
+        work.caller.credit(frame.consumed, self._now_ns)
+        self._flush(work)
+
     def _flush(self, work: Work) -> None:
         """Send what credits allow; tell consumers of the end; report when all is out."""
         try:
@@ -287,7 +333,7 @@ class Gate:
         except StageError as error:
             self._fail_with(work, error)
             return
-        if work.finish_reason is not None and not any(edge.open for edge in work.targets.values()):
+        if work.all_out:
             self._report(work, work.finish_reason, None)
         else:
             self._look(work)
@@ -317,7 +363,7 @@ class Gate:
 
     # --- The engine ------------------------------------------------------------------------------------------------
 
-    def _engine_said(self, event: EngineTook | EngineRan | EngineMade | EngineFailed | EngineAborted) -> None:
+    def _engine_said(self, event: EngineEvent) -> None:
         engine_id = event.output.request_id if isinstance(event, EngineMade) else event.engine_id
         work = self._by_engine_id.get(engine_id)
         if work is None:
@@ -334,6 +380,8 @@ class Gate:
                 self._taken(work, work.sources[event.source], event.chunks)
             case EngineRan():
                 self._fact(work, "running", event.at_ns)
+            case EngineIdle():
+                self._engine_idle(work, event)
             case EngineFailed():
                 self._fail_with(work, event.error)
             case _:
@@ -355,13 +403,14 @@ class Gate:
             if not work.aborting:
                 self._fail_with(work, error)
             return
+        work.moved_ns = self._now_ns
         if work.aborting:
             self._deliver_rest(work, output)
         elif output.error is not None:
             self._fail_with(work, output.error)
         else:
-            if not work.made and (output.content is not None or any(output.chunks.values())):
-                work.made = True
+            if work.times.first_ns is None and (output.content is not None or any(output.chunks.values())):
+                work.times.first_ns = self._now_ns
                 self._fact(work, "first_output", at_ns)
             self._pass_on(work, output)
 
@@ -395,28 +444,45 @@ class Gate:
         self._flush(work)
 
     def _deliver(self, work: Work, output: StageOutput, *, last: bool) -> None:
-        """Content of a final stage, as soon as it is known (C3); of no other (P4)."""
-        if not work.submit.final or (output.content is None and not last):
-            return
-        work.outputs += 1
-        request_id, attempt = work.submit.request_id, work.submit.attempt
-        content = wire_content(output.content)
-        self._commands.append(
-            ToRouter(wire.Output(request_id, attempt, self.incarnation, work.outputs, content, last, self._now_ns))
-        )
+        """Content of a final stage, as soon as it is known (C3) and its caller can take it (B1); of no other (P4)."""
+        if work.caller is not None and (output.content is not None or last):
+            work.caller.put(wire_content(output.content), last=last)
+            self._outgoing.deliver(work, self._now_ns)
 
     def _deliver_rest(self, work: Work, output: StageOutput) -> None:
-        """Of an aborted request: what exists is delivered, nothing of it goes on to other stages (A3)."""
+        """Of an aborted request: what exists is delivered as far as its caller can take it, nothing of it goes on to
+        other stages (A3)."""
         work.usage |= output.usage
         if not work.ended:
             self._deliver(work, output, last=False)
+
+    # --- Time ------------------------------------------------------------------------------------------------------
+
+    def _ticked(self) -> None:
+        for work in [work for work in self._work.values() if not work.aborting]:
+            error = self._deadlines.passed(work, self._now_ns)
+            if error is not None:
+                self._fail_with(work, error)
+            elif self._deadlines.probes(work, self._now_ns):
+                self._commands.append(ProbeEngine(work.engine_id))
+        self._running.tick(list(self._work.values()), self._now_ns)
+
+    def _engine_idle(self, work: Work, event: EngineIdle) -> None:
+        if event.fed == work.fed:
+            work.probed_ns = 0
+            work.moved_ns = max(work.moved_ns, event.since_ns)
+            error = self._deadlines.silence(work, self._now_ns)
+            if error is not None:
+                self._fail_with(work, error)
+                return
+        self._running.idle(work, event, self._now_ns)
 
     # --- Ends ------------------------------------------------------------------------------------------------------
 
     def _abort_asked(self, work: Work) -> None:
         """Confirmed when the engine has forgotten the request (A3: what exists goes out first)."""
         work.aborting = True
-        work.running = False
+        self._running.leave(work)
         for edge in work.targets.values():
             self._ring.leave(work.key, edge.peer)
         self._commands.append(AbortEngine(work.engine_id))
@@ -441,7 +507,8 @@ class Gate:
 
     def _report(self, work: Work, reason: FinishReason | None, error: wire.ErrorInfo | None) -> None:
         """The one way out of the table."""
-        submit = work.submit
+        submit, caller = work.submit, work.caller
+        self.discarded += 0 if caller is None else caller.discard()
         self._commands.append(
             ToRouter(
                 wire.StageFinished(
@@ -450,9 +517,9 @@ class Gate:
                     incarnation=self.incarnation,
                     finish_reason=reason,
                     error=error,
-                    usage=work.usage,
+                    usage={**work.times.usage(self._now_ns), **work.usage},
                     note=work.note,
-                    outputs=work.outputs,
+                    outputs=0 if caller is None else caller.sent,
                     edges=[edge.count() for edge in work.targets.values()],
                     at_ns=self._now_ns,
                 )
@@ -460,6 +527,7 @@ class Gate:
         )
         del self._work[work.key]
         del self._by_engine_id[submit.engine_id]
+        self._running.leave(work)
         for edge in work.targets.values():
             self._ring.leave(work.key, edge.peer)
 
@@ -478,6 +546,8 @@ class Gate:
         A consumer that lives and cannot be reached would wait for ever, and nobody else knows: that fails the request.
         What goes over a relay edge is the router's.
         """
+        if not dead:
+            self._ring.exclude(peer)
         for work in list(self._work.values()):
             lost = [edge for edge in work.sources.values() if edge.open and edge.peer == peer]
             lost = [edge for edge in lost if edge.source.mode != "relay"]
@@ -496,26 +566,3 @@ class Gate:
                 self._fail_with(work, ReplicaLostError(text, stage=unread[0].target.stage, replica=peer[0]))
             elif unread:
                 self._flush(work)
-
-
-def _opened(edge: InEdge, frame: wire.ChunkFrame | wire.RingChunk, data: SlotData) -> Chunk:
-    """The chunk, its arrays over the frame's or the slot's own bytes."""
-    if isinstance(frame, wire.ChunkFrame):
-        return unpack_chunk(frame)
-    if isinstance(data, np.ndarray):
-        return unpack_slot(frame, data)
-    source = edge.source
-    text = f"chunk {frame.seq} of {source.replica} cannot be read: {data}"
-    if isinstance(data, SegmentGoneError):
-        raise ReplicaLostError(text, stage=source.stage, replica=source.replica)
-    if data is None or isinstance(data, RingError):
-        raise StageError(text, stage=source.stage, replica=source.replica)
-    raise StageError(text)  # it is there, and this worker cannot have it
-
-
-def _own(chunk: Chunk, frame: wire.ChunkFrame | wire.RingChunk) -> Chunk:
-    """The chunk in memory of this worker's own."""
-    try:
-        return copied(chunk) if isinstance(frame, wire.RingChunk) else chunk
-    except MemoryError as error:
-        raise StageError(f"chunk {frame.seq} from {frame.source} cannot be kept: no memory: {error}") from error

@@ -8,6 +8,10 @@ inline, in parts above a frame's limit.
 Nothing here has a limit of its own: an edge's window bounds its chunks, and they bound their credits. Everything is
 called in the socket thread; only the last view of a slot may die in any other.
 
+A connection that ends while both live (one has sent what no peer may) is made anew, and what was on its way is lost:
+each end hears that the other is gone, so that no request waits for it. Later ones go over the new connection, inline:
+what the consumer still reads in the ring nobody knows any more (F2, W1).
+
 A peer is one incarnation of a replica. Nothing is taken from it before its hello, nor after it has been dropped, nor
 from an older incarnation of a dropped one (F3).
 """
@@ -43,6 +47,9 @@ EARLY_FRAMES = 4096
 """What a producer that has not connected yet may have to hear. Beyond it the oldest are forgotten: their requests have
 ended here before it was bound to this worker."""
 
+DISCONNECTED_S = 1.0
+"""How long the router has to say that a peer is dead, after its connection has ended."""
+
 FromPeer = wire.OnEdge | wire.ConsumerToProducer
 Received = Callable[[Peer, FromPeer, SlotData], None]
 
@@ -61,8 +68,8 @@ class _Producer:
 
 
 class DataPlane:
-    """`received` gets what consumers send back, and what producers send that have said a good hello. What cannot be
-    sent raises `PeerGoneError`."""
+    """`received` gets what consumers send back, and what producers send that have said a good hello; `lost` a peer
+    whose connection has ended and who has not been dropped, and why. What cannot be sent raises `PeerGoneError`."""
 
     def __init__(
         self,
@@ -73,6 +80,7 @@ class DataPlane:
         incarnation: int,
         nonce: str,
         received: Received,
+        lost: Callable[[Peer, str], None],
     ) -> None:
         self.bad_frames = 0
         self.ring: RingWriter | None = None
@@ -80,6 +88,7 @@ class DataPlane:
         self._context = context
         self._hello = wire.Hello(wire.VERSION, nonce, "producer", replica=replica, incarnation=incarnation)
         self._received = received
+        self._lost = lost
         self._packer = wire.Packer()
         self._socket = Router(context, endpoint, self._producer_sent, limit=None)
         self._producers: dict[bytes, _Producer] = {}
@@ -130,11 +139,31 @@ class DataPlane:
 
     def _connect(self, peer: Peer, endpoint: str) -> Dealer:
         unpacker = wire.Unpacker(wire.consumer_to_producer)
-        dealer = Dealer(self._context, endpoint, lambda data: self._from_consumer(peer, unpacker, data), limit=None)
+        dealer = Dealer(
+            self._context,
+            endpoint,
+            lambda data: self._from_consumer(peer, unpacker, data),
+            limit=None,
+            lost=lambda: self._disconnected(peer, endpoint),
+        )
         dealer.send([wire.encode_hello(self._hello)])
         dealer.start()
         self._consumers[peer] = dealer
         return dealer
+
+    def _disconnected(self, peer: Peer, endpoint: str) -> None:
+        """Mostly its process has ended, and the router will say so."""
+        dealer = self._consumers[peer]
+        self._loop.call_later(DISCONNECTED_S, self._reconnect, peer, endpoint, dealer)
+
+    def _reconnect(self, peer: Peer, endpoint: str, dealer: Dealer) -> None:
+        """It lives. A new connection with a hello tells it, too, that the old one is gone."""
+        if self._consumers.get(peer) is not dealer or dealer.closed:
+            return
+        log.warning("the connection to %s#%s has ended, and is made anew", *peer)
+        dealer.close(linger_ms=0)
+        self._connect(peer, endpoint)
+        self._lost(peer, "the connection to it has ended")
 
     def _from_consumer(self, peer: Peer, unpacker: wire.Unpacker[wire.ConsumerToProducer], data: bytes) -> None:
         frame = self._unpack(peer, unpacker, data)
@@ -184,14 +213,26 @@ class DataPlane:
             self.bad_frames += 1
             log.warning("refused %s#%s, which is known to be dead", *producer.peer)
             return
-        if producer.peer in self._by_peer:
+        before = self._by_peer.get(producer.peer)
+        if before is not None and self._reaches(before):
             self.bad_frames += 1
             log.warning("refused %s#%s, which is connected already", *producer.peer)
             return
+        if before is not None:
+            self._forget(before)
+            self._lost(producer.peer, "the connection from it has ended")
         self._producers[producer.identity] = self._by_peer[producer.peer] = producer
         for frame in self._early.pop(producer.peer, ()):
             with suppress(PeerGoneError):  # it has just been here: its death will be heard of
                 self._send_back(producer, frame)
+
+    def _reaches(self, producer: _Producer) -> bool:
+        """Whether its connection is still there. What is sent to find out means nothing."""
+        try:
+            self._socket.send(producer.identity, self._packer.pack(wire.SlotsFreed([])))
+        except PeerGoneError:
+            return False
+        return True
 
     # --- Rings of producers ----------------------------------------------------------------------------------------
 

@@ -24,6 +24,8 @@ class InEdge:
     held_bytes: int = 0
     prepaid: int = 0  # chunks whose credit went back before the engine took them (B4)
     prepaid_bytes: int = 0
+    withheld: bool = False  # a chunk came beyond what may be prepaid
+    came_ns: int = 0  # the last new chunk
 
     @property
     def peer(self) -> tuple[str, int]:
@@ -59,6 +61,7 @@ class InEdge:
     def prepay(self, chunk: Chunk) -> bool:
         """Whether this chunk's credit may go back now, although the engine has not taken it."""
         if self.prepaid_bytes + chunk.nbytes > wire.MESSAGE_BYTES:
+            self.withheld = True
             return False
         self.prepaid += 1
         self.prepaid_bytes += chunk.nbytes

@@ -117,6 +117,18 @@ class Engine(Protocol):
         """Free devices and threads. Called once, after the last step."""
 
 
+class ThreadedEngine(Engine, Protocol):
+    """An engine that also queues or computes requests outside its steps: in threads of its own, or by a timer.
+
+    A request for which a step could do nothing, whose input is complete and which makes nothing counts as silent, and
+    ends after its edge's `input_timeout_s` (R4); one that waits for more input gives its place to others (B1). With one
+    more method such an engine says of which requests that would be wrong. It calls `wake` when that changes.
+    """
+
+    def busy_with(self, request_id: str) -> bool:
+        """Whether the request is queued or computed inside although `has_work` is False: its silence is no fault."""
+
+
 @dataclass(frozen=True, slots=True)
 class EngineContext:
     """What an engine is made from."""
@@ -128,7 +140,7 @@ class EngineContext:
     sources: tuple[str, ...]  # upstream stages
     targets: tuple[str, ...]  # downstream stages
     final_output: str | None  # "text", "audio" or None
-    max_inflight: int
+    max_inflight: int  # requests that are let run at once; more may have been added
     private_dir: Path  # 0700, short, shared by the deployment's workers and gone with it: for engines' own sockets
     wake: Callable[[], None]  # thread-safe: "has_work may have changed"
     progress: Callable[[str], None]  # thread-safe: what loading is doing, shown to whoever waits

@@ -28,6 +28,11 @@ class RouterSent:
 
 
 @dataclass(frozen=True, slots=True)
+class Ticked:
+    """Time has passed: once a heartbeat."""
+
+
+@dataclass(frozen=True, slots=True)
 class PeerSent:
     """On a data socket: from a producer, or from a consumer back."""
 
@@ -79,6 +84,16 @@ class EngineMade:
 
 
 @dataclass(frozen=True, slots=True)
+class EngineIdle:
+    """The answer to `ProbeEngine`: the engine has nothing to do for this request, has not had since then, and has taken
+    all of the `fed` chunks and ends of edges that the request was fed."""
+
+    engine_id: str
+    since_ns: int
+    fed: int
+
+
+@dataclass(frozen=True, slots=True)
 class EngineFailed:
     """The engine raised about this request."""
 
@@ -96,22 +111,24 @@ class EngineAborted:
 
 GateEvent = (
     RouterSent
+    | Ticked
     | PeerSent
     | PeerUnreachable
     | SlotUnwritten
     | EngineTook
     | EngineRan
     | EngineMade
+    | EngineIdle
     | EngineFailed
     | EngineAborted
 )
-EngineEvent = EngineTook | EngineRan | EngineMade | EngineFailed | EngineAborted
+EngineEvent = EngineTook | EngineRan | EngineMade | EngineIdle | EngineFailed | EngineAborted
 
 
 def engine_id_of(event: GateEvent, stage: str) -> str | None:
     """Whose request the event is about, in this stage's engine. None: about none, or it says that it failed."""
     match event:
-        case EngineFailed() | PeerUnreachable():
+        case EngineFailed() | PeerUnreachable() | Ticked():
             return None
         case EngineMade():
             return event.output.request_id
@@ -212,12 +229,19 @@ class HoldEngine:
 
 
 @dataclass(frozen=True, slots=True)
+class ProbeEngine:
+    """Say `EngineIdle` as soon as the engine has nothing to do for the request, if it runs; `HoldEngine` ends that."""
+
+    engine_id: str
+
+
+@dataclass(frozen=True, slots=True)
 class AbortEngine:
     """Forget the request. `EngineAborted` answers."""
 
     engine_id: str
 
 
-EngineCommand = AddToEngine | FeedEngine | EndEngineInput | RunEngine | HoldEngine | AbortEngine
+EngineCommand = AddToEngine | FeedEngine | EndEngineInput | RunEngine | HoldEngine | ProbeEngine | AbortEngine
 PlaneCommand = ToConsumer | ToProducer | MeetConsumer | WriteSlot | FreeSlot | DropPeer
 GateCommand = ToRouter | PlaneCommand | EngineCommand

@@ -1,9 +1,9 @@
-"""What a worker's requests send on their edges (B1, P5, R2, R3, W3). Pure, but that an engine's own tensors copy
-themselves here when they go inline.
+"""What a worker's requests send, on their edges and to their callers (B1, C3, P5, R2, R3, W3). Pure, but that an
+engine's own tensors copy themselves here when they go inline.
 
 A chunk waits in its edges until credits and the ring let it go: inline when it is small or its consumer cannot read the
 ring; else it is copied once, into a slot for all the consumers that can take it then. The end of an edge follows its
-last chunk.
+last chunk. An output waits until the caller's window lets it go.
 """
 
 from __future__ import annotations
@@ -33,12 +33,25 @@ class Outgoing:
         self._order = order
 
     def flush(self, work: Work, now_ns: int) -> None:
-        """Send what may go; tell consumers of the end. Raises `StageError` for a chunk that cannot be copied."""
+        """Send what may go; tell consumers of the end, and the router whether the caller has to read first. Raises
+        `StageError` for a chunk that cannot be copied."""
+        self.deliver(work, now_ns)
         for edge in work.targets.values():
             if not edge.relayed:
                 while (chunk := edge.next) is not None and self._send(work, edge, chunk, now_ns):
                     pass
                 self._end(work, edge)
+        if work.caller is not None and work.caller.turned(now_ns):
+            self._order(ToRouter(wire.StagePaused(*work.key, self._incarnation, work.caller.paused, now_ns)))
+
+    def deliver(self, work: Work, now_ns: int) -> None:
+        """The outputs that the caller's window lets go."""
+        caller = work.caller
+        if caller is None or not caller.waiting:
+            return
+        while (output := caller.pop()) is not None:
+            frame = wire.Output(*work.key, self._incarnation, caller.sent, output.content, output.last, now_ns)
+            self._order(ToRouter(frame))
 
     def relay(self, work: Work, edge: OutEdge, now_ns: int) -> None:
         """All of a relay edge's chunks, to the router, in one piece. Raises `StageError` when that is too large."""

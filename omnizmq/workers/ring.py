@@ -44,6 +44,7 @@ class Ring:
         self.shares = shares
         self._ledger = Ledger(sum(share.capacity for share in shares.values()))
         self._stage: dict[Peer, str] = {}  # of every reader that was offered the ring
+        self._excluded: set[Peer] = set()
         self._lines: dict[Peer, deque[Key]] = {}
         self._moved: list[Peer] = []  # whose first in line may find room now
 
@@ -60,7 +61,13 @@ class Ring:
             self._ledger.admit(peer, self.shares[self._stage[peer]].quota)
 
     def admits(self, peer: Peer) -> bool:
-        return self._ledger.knows(peer)
+        return peer not in self._excluded and self._ledger.knows(peer)
+
+    def exclude(self, peer: Peer) -> None:
+        """Its connection broke: what it reads here nobody knows any more, so that stays reserved until it is dead, and
+        nothing more is written for it."""
+        if peer in self._stage:
+            self._excluded.add(peer)
 
     def uses(self) -> list[wire.RingUse]:
         """For each edge, what it may hold of the ring, and holds of it and besides."""
@@ -123,5 +130,6 @@ class Ring:
     def drop(self, peer: Peer) -> list[Slot]:
         """The reader was reaped. Returns the slots that nobody needs any more."""
         self._stage.pop(peer, None)
+        self._excluded.discard(peer)
         self._lines.pop(peer, None)
         return self._ledger.drop(peer)

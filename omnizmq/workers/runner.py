@@ -7,6 +7,8 @@ that waits for something else (time, a thread of its own) takes all that comes.
 An engine is other people's code, and may raise anything from anywhere: that fails the request it was called for, or all
 that were in the step (F1). Nothing leaves this module as an exception. It may also never return, from whichever method:
 `state` says `stepping` while it has the thread (F2).
+
+A probed request is answered for in the first round in which the engine has nothing to do for it (R4).
 """
 
 from __future__ import annotations
@@ -28,11 +30,13 @@ from omnizmq.workers.messages import (
     EngineCommand,
     EngineEvent,
     EngineFailed,
+    EngineIdle,
     EngineMade,
     EngineRan,
     EngineTook,
     FeedEngine,
     HoldEngine,
+    ProbeEngine,
     RunEngine,
 )
 
@@ -41,10 +45,14 @@ log = logging.getLogger(__name__)
 
 @dataclass
 class _Held:
-    """A request in the engine: what it has not been fed yet (`None`: the end of an edge)."""
+    """A request in the engine: what it has not been fed yet (`None`: the end of an edge), and when it was last added,
+    let run, fed or in a step."""
 
+    active_ns: int
     runs: bool = False
     ran: bool = False
+    probed: bool = False
+    fed: int = 0  # of all that was in the inbox
     inbox: deque[tuple[str, Chunk | None]] = field(default_factory=deque)
 
 
@@ -54,6 +62,7 @@ class EngineRunner:
     def __init__(self, engine: Engine, clock_ns: Callable[[], int]) -> None:
         self.state: tuple[str, int] = ("idle", clock_ns())
         self._engine = engine
+        self._busy_with = getattr(engine, "busy_with", None)
         self._clock_ns = clock_ns
         self._requests: dict[str, _Held] = {}
 
@@ -74,8 +83,11 @@ class EngineRunner:
                 held.inbox.append((command.source, None))
             case RunEngine():
                 held.runs = True
+                held.active_ns = self._clock_ns()
             case HoldEngine():
-                held.runs = False
+                held.runs = held.probed = False
+            case ProbeEngine():
+                held.probed = True
             case _:
                 assert_never(command)
         return []
@@ -100,7 +112,7 @@ class EngineRunner:
         return events
 
     def _add(self, request: EngineRequest) -> list[EngineEvent]:
-        self._requests[request.request_id] = _Held()
+        self._requests[request.request_id] = _Held(self._clock_ns())
         try:
             self._engine.add(request)
         except BaseException as error:  # noqa: BLE001 (F1: an engine's exception is one request's)
@@ -121,27 +133,36 @@ class EngineRunner:
         held = self._requests[engine_id]
         took: Counter[str] = Counter()
         failed = None
-        has_work = False
+        has_work = idle = False
         try:
             while not (has_work := self._engine.has_work(engine_id)) and held.inbox:
                 source, chunk = held.inbox.popleft()
+                held.fed += 1
+                held.active_ns = self._clock_ns()
                 if chunk is None:
                     self._engine.end_of_input(engine_id, source)
                 else:
                     self._engine.feed(engine_id, source, chunk)
                     took[source] += 1
+            idle = held.probed and not has_work and not self._is_busy(engine_id)
         except BaseException as error:  # noqa: BLE001 (F1: an engine's exception is one request's)
             failed = self._failed(engine_id, error)
         events += [EngineTook(engine_id, source, chunks) for source, chunks in took.items()]
         if failed is not None:
             events.append(failed)
+        elif idle:
+            held.probed = False
+            events.append(EngineIdle(engine_id, held.active_ns, held.fed))
         return has_work
+
+    def _is_busy(self, engine_id: str) -> bool:
+        return self._busy_with is not None and bool(self._busy_with(engine_id))
 
     def _step(self, ready: list[str]) -> list[EngineEvent]:
         start_ns = self._clock_ns()
         events: list[EngineEvent] = []
-        for engine_id in ready:
-            held = self._requests[engine_id]
+        stepped = [self._requests[engine_id] for engine_id in ready]
+        for engine_id, held in zip(ready, stepped, strict=True):
             if not held.ran:
                 held.ran = True
                 events.append(EngineRan(engine_id, start_ns))
@@ -153,6 +174,8 @@ class EngineRunner:
         finally:
             self.state = ("idle", self._clock_ns())
         now_ns = self._clock_ns()
+        for held in stepped:
+            held.active_ns = now_ns
         for output in outputs:
             if output.finish_reason is not None or output.error is not None:
                 self._requests.pop(output.request_id, None)

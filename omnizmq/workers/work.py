@@ -6,6 +6,7 @@ import enum
 from dataclasses import dataclass, field
 
 from omnizmq import protocol as wire
+from omnizmq.workers.caller import CallerEdge
 from omnizmq.workers.edges import InEdge, OutEdge
 from omnizmq.workers.engine import FinishReason
 
@@ -15,10 +16,35 @@ class WorkState(enum.Enum):
 
     WAITING_FOR_CHUNK = "WAITING_FOR_CHUNK"
     WAITING_FOR_INPUT = "WAITING_FOR_INPUT"  # the whole output of a payload or relay edge
+    QUEUED = "QUEUED"  # others have all the places in the engine
     RUNNING = "RUNNING"
     PARKED = "PARKED"  # a consumer gave no credit, or the ring is full: the engine may not go on
+    PAUSED = "PAUSED"  # its caller has to read first
     SENDING = "SENDING"  # the engine is done with it, what it made is not out yet
     ABORTING = "ABORTING"  # the engine has not confirmed yet
+
+
+@dataclass
+class Times:
+    """CLOCK_MONOTONIC, in nanoseconds, when this gate heard of it. None: not yet."""
+
+    submitted_ns: int
+    ready_ns: int | None = None
+    first_ns: int | None = None
+
+    def usage(self, now_ns: int) -> dict[str, int | float]:
+        """How long this stage had the request, in seconds (C6): waiting for its input, until its first output, in
+        all."""
+        spans = {
+            "input_wait_s": (self.submitted_ns, self.ready_ns),
+            "first_output_s": (self.ready_ns, self.first_ns),
+            "stage_s": (self.submitted_ns, now_ns),
+        }
+        return {
+            name: round((end - start) / 1e9, 6)
+            for name, (start, end) in spans.items()
+            if start is not None and end is not None
+        }
 
 
 @dataclass
@@ -29,12 +55,16 @@ class Work:
     ready: str
     sources: dict[str, InEdge]
     targets: dict[str, OutEdge]
+    caller: CallerEdge | None
+    times: Times
     input_ready: bool = False
-    running: bool = False  # the engine has been told that it may
+    running: bool = False  # it has a slot, and the engine has been told that it may
+    idle: bool = False  # it gave its slot up to others until there is more input
     aborting: bool = False
-    made: bool = False  # the first output is there
     ended: bool = False  # the engine's output has ended
-    outputs: int = 0
+    fed: int = 0  # chunks and ends of edges that went to the engine
+    moved_ns: int = 0  # when it last made something, got something to do, or was at work (R4)
+    probed_ns: int = 0  # when the engine was last asked whether it is at work on it
     finish_reason: FinishReason | None = None
     usage: dict[str, int | float] = field(default_factory=dict)
     note: str | None = None
@@ -53,12 +83,29 @@ class Work:
         return not edges or (all(edges) if self.ready == "all" else any(edges))
 
     @property
+    def awaits_input(self) -> bool:
+        return any(edge.open for edge in self.sources.values())
+
+    @property
+    def paused(self) -> bool:
+        return self.caller is not None and self.caller.full
+
+    @property
     def parked(self) -> bool:
-        return any(edge.full for edge in self.targets.values())
+        return self.paused or any(edge.full for edge in self.targets.values())
 
     @property
     def may_run(self) -> bool:
-        return self.input_ready and not (self.parked or self.aborting or self.finish_reason)
+        """As far as it goes itself: others may have all the slots."""
+        if not self.input_ready or self.idle or self.aborting or self.finish_reason is not None:
+            return False
+        return not self.parked
+
+    @property
+    def all_out(self) -> bool:
+        """Nothing of it is left to send, and nothing will come."""
+        delivered = self.caller is None or not self.caller.open
+        return self.finish_reason is not None and delivered and not any(edge.open for edge in self.targets.values())
 
     @property
     def state(self) -> WorkState:
@@ -66,8 +113,12 @@ class Work:
             return WorkState.ABORTING
         if self.finish_reason is not None:
             return WorkState.SENDING
-        if self.input_ready:
-            return WorkState.PARKED if self.parked else WorkState.RUNNING
-        lacking = [edge for edge in self.sources.values() if not edge.has_input]
-        by_chunk = any(edge.source.mode == "chunk" for edge in lacking)
-        return WorkState.WAITING_FOR_CHUNK if by_chunk else WorkState.WAITING_FOR_INPUT
+        if not self.input_ready:
+            lacking = [edge for edge in self.sources.values() if not edge.has_input]
+            by_chunk = any(edge.source.mode == "chunk" for edge in lacking)
+            return WorkState.WAITING_FOR_CHUNK if by_chunk else WorkState.WAITING_FOR_INPUT
+        if self.parked:
+            return WorkState.PAUSED if self.paused else WorkState.PARKED
+        if self.idle:
+            return WorkState.WAITING_FOR_CHUNK
+        return WorkState.RUNNING if self.running else WorkState.QUEUED

@@ -26,19 +26,21 @@ from omnizmq.workers.core import Gate
 from omnizmq.workers.dataplane import DataPlane, FromPeer
 from omnizmq.workers.engine import Engine, EngineContext
 from omnizmq.workers.messages import (
-    AbortEngine,
-    AddToEngine,
-    EndEngineInput,
+    DropPeer,
     EngineEvent,
     EngineFailed,
-    FeedEngine,
+    FreeSlot,
     GateEvent,
-    HoldEngine,
+    MeetConsumer,
     PeerSent,
+    PeerUnreachable,
     RouterSent,
-    RunEngine,
     SlotData,
+    Ticked,
+    ToConsumer,
+    ToProducer,
     ToRouter,
+    WriteSlot,
     engine_id_of,
 )
 from omnizmq.workers.peers import Peers
@@ -60,10 +62,9 @@ class Worker:
 
     def __init__(self, spec: WorkerSpec) -> None:
         self._spec = spec
-        stage = spec.stage_config
         self._targets = tuple(edge.target for edge in spec.config.edge if edge.source == spec.stage)
         self._shares = ring_shares(spec.config, spec.stage)
-        self._gate = Gate(spec.stage, spec.replica, spec.incarnation, stage.ready, self._targets, self._shares)
+        self._gate = self._make_gate()
         self._loop = asyncio.get_running_loop()
         self._context = make_context()
         self._packer = wire.Packer()
@@ -75,6 +76,7 @@ class Worker:
             incarnation=spec.incarnation,
             nonce=spec.nonce,
             received=self._peer_sent,
+            lost=self._peer_lost,
         )
         self._peers = Peers(self._plane, spec.stage, spec.replica, self._later)
         identity = f"{spec.replica}#{spec.incarnation}#{spec.nonce}".encode()
@@ -113,6 +115,22 @@ class Worker:
         self._plane.close()
         self._context.term()  # what was said last has a moment to leave
         return status
+
+    def _make_gate(self) -> Gate:
+        spec, stage, limits = self._spec, self._spec.stage_config, self._spec.config.router
+        return Gate(
+            spec.stage,
+            spec.replica,
+            spec.incarnation,
+            stage.ready,
+            self._targets,
+            self._shares,
+            slots=stage.max_inflight,
+            priority_age_s=limits.priority_age_s,
+            reader_grace_s=limits.slow_reader_grace_s,
+            output_timeout_s=stage.output_timeout_s,
+            input_timeouts_s={e.source: e.input_timeout_s for e in spec.config.edge if e.target == spec.stage},
+        )
 
     def _end(self, status: int) -> None:
         if not self._ended.done():
@@ -225,6 +243,9 @@ class Worker:
     def _peer_sent(self, peer: Peer, frame: FromPeer, data: SlotData) -> None:
         self._handle(PeerSent(*peer, frame, data))
 
+    def _peer_lost(self, peer: Peer, why: str) -> None:
+        self._later(PeerUnreachable(*peer, why))
+
     # --- The gate --------------------------------------------------------------------------------------------------
 
     def _handle(self, event: GateEvent) -> None:
@@ -242,10 +263,10 @@ class Worker:
             match command:
                 case ToRouter():
                     self._to_router(command.frame)
-                case AddToEngine() | FeedEngine() | EndEngineInput() | RunEngine() | HoldEngine() | AbortEngine():
-                    self._thread.put(command)
-                case _:
+                case ToConsumer() | ToProducer() | MeetConsumer() | WriteSlot() | FreeSlot() | DropPeer():
                     self._peers.carry_out(command)
+                case _:
+                    self._thread.put(command)
 
     def _to_router(self, frame: wire.WorkerToRouter) -> None:
         try:
@@ -265,6 +286,7 @@ class Worker:
     def _beat(self) -> None:
         limits = self._spec.config.router
         self._send_heartbeat()
+        self._handle(Ticked())
         if time.monotonic() - self._heard > limits.heartbeat_timeout_s:
             self._orphaned()
         self._loop.call_later(limits.heartbeat_interval_s, self._beat)

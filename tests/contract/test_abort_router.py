@@ -98,7 +98,7 @@ class TestA1WhoIsTold:
         assert play >> play.submits("alice", "first") << to("thinker/0", SubmitStage)
         assert play >> play.submits("bob", "demo")
         assert play >> aborts() << to("bob", Terminal, finish_reason="abort") << to("carol", AbortAck, matched=1)
-        assert play.core.queue == []
+        assert play.waiting == []
         assert play >> play.registers("thinker/0", rid("first"))
         assert play >> play.finishes("thinker/0", rid("first")) << to("alice", Delivery) << to("alice", Terminal)
         assert play.is_empty()
@@ -273,11 +273,11 @@ class TestA7CallersThatAreGone:
             assert play >> play.submits(client, name) << to("thinker/0", SubmitStage)
         assert play >> play.submits("alice", "queued")
         assert play >> how << to("thinker/0", AbortStage, request_id=rid("one"))
-        assert play.core.queue == []
+        assert play.waiting == []
         assert play >> play.registers("thinker/0", rid("one"))
         assert play >> play.makes("thinker/0", rid("one"), 1, "for nobody")
         assert play >> play.finishes("thinker/0", rid("one"), "abort", outputs=1)
-        assert list(play.core.requests) == [rid("two")]
+        assert play.live == [rid("two")]
         why = [fact.detail["why"] for fact in play.facts if fact.event == "abort_asked"]
         assert len(why) == 2
         assert all(str(one).startswith("disconnect: ") for one in why)

@@ -6,7 +6,7 @@ import gc
 import itertools
 import random
 from collections import defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing
 from pathlib import Path
 
@@ -35,9 +35,9 @@ def synthetic(stage: str, edges: Sequence[Edge], **options: object) -> Engine:
     )
 
 
-def chain(edges: Sequence[Edge], seed: int, **options: object) -> Line:
-    stages = ("thinker", "talker", "code2wav")
-    return Line({stage: synthetic(stage, edges, **options) for stage in stages}, edges, final=["code2wav"], seed=seed)
+def chain(edges: Sequence[Edge], seed: int, limits: Mapping[str, int] | None = None, **options: object) -> Line:
+    engines = {stage: synthetic(stage, edges, **options) for stage in ("thinker", "talker", "code2wav")}
+    return Line(engines, edges, final=["code2wav"], seed=seed, **(limits or {}))
 
 
 def withhold_credits(pipeline: Line, request_id: str, source: str, target: str) -> None:
@@ -53,9 +53,10 @@ def withhold_credits(pipeline: Line, request_id: str, source: str, target: str) 
 
 
 def held(pipeline: Line) -> int:
-    """Chunks that wait anywhere: in gates for a credit, in engine threads for their engine, on the way."""
+    """Chunks and outputs that wait anywhere: in gates for a credit, in engine threads for their engine, on the way."""
     gates = [work for worker in pipeline.workers.values() for work in worker.gate._work.values()]
     waiting = sum(len(edge.waiting) for work in gates for edge in work.targets.values())
+    waiting += sum(len(work.caller.waiting) for work in gates if work.caller is not None)
     inboxes = sum(len(held.inbox) for worker in pipeline.workers.values() for held in worker.runner._requests.values())
     return waiting + inboxes + sum(len(way.messages) for way in pipeline._forward.values())
 
@@ -124,6 +125,173 @@ class TestB1:
         assert [pipeline.report(slow, stage).finish_reason for stage in pipeline.workers] == ["abort"] * 3
 
 
+class TestB1Callers:
+    """A caller has a window of unread output a request; beyond it that request alone pauses."""
+
+    @pytest.mark.parametrize("seed", range(10))
+    def test_b1_a_caller_that_does_not_read_pauses_its_request_alone(self, seed: int) -> None:
+        pipeline = chain(CHAIN, seed, {"window": 4}, chunks=60, chunk_bytes=8)
+        slow, other = pipeline.ask("slow"), pipeline.ask("other")
+        pipeline.not_reading.add(slow)
+        pipeline.settle()
+        assert pipeline.report(other, "code2wav").usage["completion_tokens"] == 60
+        assert len(pipeline.outputs[slow]) == 4
+        assert held(pipeline) <= 4 * sum(edge.window for edge in CHAIN)
+        states = [worker.gate.state_of(slow, 1) for worker in pipeline.workers.values()]
+        assert [state and state.value for state in states] == ["PARKED", "PARKED", "PAUSED"]
+        assert pipeline.paused[slow] == [True]
+        pipeline.read(slow)
+        pipeline.settle()
+        assert pipeline.report(slow, "code2wav").usage["completion_tokens"] == 60
+        assert len(pipeline.outputs[slow]) == 60 + (pipeline.outputs[slow][-1].content is None)
+        assert pipeline.paused[slow][-1] is False
+        assert pipeline.is_empty()
+
+    @pytest.mark.parametrize("window", [1, 2, 7, 8, 9, 16, 100])
+    def test_b1_no_caller_ever_has_more_than_its_window_to_read(self, window: int) -> None:
+        for seed in range(6):
+            pipeline = chain(CHAIN, seed, {"window": window}, chunks=50, chunk_bytes=8)
+            requests = [pipeline.ask(f"demo{number}") for number in range(3)]
+            most = 0
+            while pipeline.step():
+                most = max(most, *(pipeline.unread(request) for request in requests))
+            assert most <= window
+            for request in requests:
+                assert pipeline.report(request, "code2wav").usage["completion_tokens"] == 50
+            assert pipeline.is_empty()
+
+    def test_b1_what_a_caller_leaves_unread_does_not_grow_with_the_length_of_its_request(self) -> None:
+        most = []
+        for chunks in (50, 1000):
+            pipeline = chain(CHAIN, 1, {"window": 4}, chunks=chunks, chunk_bytes=8)
+            pipeline.not_reading.add(pipeline.ask("slow"))
+            pipeline.settle()
+            most.append(held(pipeline))
+        assert most[0] == most[1]
+
+    @pytest.mark.parametrize("seed", range(5))
+    def test_b1_a_slow_reader_ends_alone_after_the_grace_and_everywhere(self, seed: int) -> None:
+        pipeline = chain(CHAIN, seed, {"window": 4}, chunks=60, chunk_bytes=8)
+        slow = pipeline.ask("slow")
+        pipeline.not_reading.add(slow)
+        pipeline.settle()
+        pipeline.tick(29)
+        pipeline.settle()
+        assert not pipeline.reports[(slow, "code2wav")]
+        other = pipeline.ask("other")
+        pipeline.tick(1)
+        pipeline.settle()
+        error = pipeline.report(slow, "code2wav").error
+        assert error is not None
+        assert (error.code, error.stage, error.retriable) == ("slow_reader", "code2wav", False)
+        assert pipeline.report(other, "code2wav").finish_reason == "stop"
+        assert pipeline.is_empty()
+        assert pipeline.each_reported_once()
+
+    @pytest.mark.parametrize("seed", range(5))
+    def test_a3_an_abort_of_a_paused_request_needs_no_credit_and_counts_what_it_discards(self, seed: int) -> None:
+        pipeline = chain(CHAIN, seed, {"window": 1}, chunks=60, chunk_bytes=8)
+        slow = pipeline.ask("slow")
+        pipeline.not_reading.add(slow)
+        pipeline.settle()
+        gate = pipeline.workers["code2wav"].gate
+        (work,) = gate._work.values()
+        assert work.caller is not None
+        waiting = len(work.caller.waiting)
+        pipeline.abort(slow)
+        pipeline.settle()
+        assert [pipeline.report(slow, stage).finish_reason for stage in pipeline.workers] == ["abort"] * 3
+        assert (len(pipeline.outputs[slow]), gate.discarded) == (1, waiting)
+        assert pipeline.is_empty()
+
+
+class Forker(Copier):
+    """Copies to all of its targets."""
+
+    def __init__(self, sources: Sequence[str], targets: Sequence[str]) -> None:
+        super().__init__(sources, None)
+        self._targets = targets
+
+    def _output(self, request_id: str, chunk: Chunk) -> StageOutput:
+        return StageOutput(request_id, f"{chunk.meta.get('n')} ", {target: [chunk] for target in self._targets})
+
+
+class TestB1Slots:
+    """Paused and registered requests do not take the places of running ones."""
+
+    @pytest.mark.parametrize("slots", [1, 2, 3])
+    def test_b1_no_step_has_more_requests_than_there_are_slots(self, slots: int) -> None:
+        edges = [Edge("s", "a", window=2)]
+        for seed in range(10):
+            engines = {"s": Maker(["a"], [10] * 12), "a": Copier(["s"], None)}
+            pipeline = Line(engines, edges, final=[], seed=seed, slots=slots)
+            requests = [pipeline.ask(f"demo{number}") for number in range(8)]
+            pipeline.settle()
+            for engine in engines.values():
+                assert max(map(len, engine.stepped)) == slots
+            assert all(pipeline.report(request, "a").finish_reason == "stop" for request in requests)
+            assert pipeline.is_empty()
+
+    @pytest.mark.parametrize("seed", range(20))
+    def test_b1_slots_do_not_lock_a_graph_that_forks(self, seed: int) -> None:
+        """The consumers may each run another request, whose chunks wait for the other consumer."""
+        edges = [Edge("s", "a", window=1), Edge("s", "b", window=1), Edge("a", "j", window=1), Edge("b", "j", window=2)]
+        engines: dict[str, Engine] = {
+            "s": Maker(["a", "b"], [10] * 9),
+            "a": Forker(["s"], ["j"]),
+            "b": Forker(["s"], ["j"]),
+            "j": Copier(["a", "b"], None),
+        }
+        pipeline = Line(engines, edges, final=[], ready=("all", "any")[seed % 2], seed=seed, slots=1 + seed % 2)
+        requests = [pipeline.ask(f"demo{number}") for number in range(6)]
+        pipeline.settle()
+        for request in requests:
+            for stage in engines:
+                assert pipeline.reports[(request, stage)], f"{request} is stuck in {stage}: {stuck(pipeline)}"
+        assert pipeline.is_empty()
+
+    @pytest.mark.parametrize("seed", range(60))
+    def test_b1_slots_do_not_lock_graphs_of_any_shape(self, seed: int) -> None:
+        chance = random.Random(seed)
+        ways = [("s", "a"), ("s", "b"), ("a", "b"), ("a", "j"), ("b", "j"), ("s", "j")]
+        kept = [way for way in ways if chance.random() < 0.8] + [("s", "a"), ("a", "j")]
+        edges = [
+            Edge(*way, chance.choice(["chunk", "chunk", "payload", "relay"]), chance.randrange(1, 4))
+            for way in dict.fromkeys(kept)
+        ]
+        if not any(edge.target == "b" for edge in edges):
+            edges = [edge for edge in edges if edge.source != "b"]
+        names = [stage for stage in "sabj" if any(stage in (edge.source, edge.target) for edge in edges)]
+        engines: dict[str, Engine] = {}
+        for stage in names:
+            sources = [edge.source for edge in edges if edge.target == stage]
+            targets = [edge.target for edge in edges if edge.source == stage]
+            engines[stage] = Forker(sources, targets) if sources else Maker(targets, [10] * chance.randrange(1, 12))
+        ready = chance.choice(["all", "any"])
+        pipeline = Line(engines, edges, final=["j"], ready=ready, seed=seed, slots=chance.randrange(1, 3), window=3)
+        requests = [pipeline.ask(f"demo{number}") for number in range(6)]
+        pipeline.settle()
+        for request in requests:
+            for stage in engines:
+                assert pipeline.reports[(request, stage)], f"{request} is stuck in {stage}: {stuck(pipeline)}"
+                assert pipeline.report(request, stage).finish_reason == "stop", pipeline.report(request, stage).error
+        assert pipeline.is_empty()
+
+    def test_b1_paused_requests_take_no_places(self) -> None:
+        pipeline = chain(CHAIN, 3, {"window": 2, "slots": 1}, chunks=40, chunk_bytes=8)
+        slow = [pipeline.ask(f"slow{number}") for number in range(4)]
+        pipeline.not_reading.update(slow)
+        pipeline.settle()
+        other = pipeline.ask("other")
+        pipeline.settle()
+        assert pipeline.report(other, "code2wav").finish_reason == "stop"
+        assert not any(pipeline.reports[(request, "code2wav")] for request in slow)
+        for request in slow:
+            pipeline.read(request)
+        pipeline.settle()
+        assert pipeline.is_empty()
+
+
 class TestB4:
     """Edges that join in one stage cannot lock each other."""
 
@@ -190,6 +358,7 @@ class Maker(Copier):
         self._made: dict[str, int] = defaultdict(int)
 
     def step(self, ready: Sequence[str]) -> list[StageOutput]:
+        self.stepped.append(list(ready))
         return [self._next(request_id) for request_id in ready]
 
     def _next(self, request_id: str) -> StageOutput:

@@ -1,4 +1,4 @@
-"""A1, A3, A4, C3, C4 and F6 at the client: frames go in as messages, in any order that a router or a race can bring."""
+"""A1, A3, A4, B1, C3, C4, F6 at the client: frames go in as messages, in any order that a router or a race brings."""
 
 from __future__ import annotations
 
@@ -7,22 +7,25 @@ from hypothesis import strategies as st
 
 from omnizmq import protocol as wire
 from omnizmq.errors import OmnizmqError, RouterLostError, StageError
-from omnizmq.frontend.core import Answer, ClientTable, OutputKind, Signal, Wake
+from omnizmq.frontend.core import Answer, ClientTable, Credit, OutputKind, Signal, Wake
 from omnizmq.frontend.output import RequestOutput
 
 RID = "demo-0123456789abcdef"
 STAGES = ("thinker", "code2wav")
+WINDOW, WINDOW_BYTES = 1024, 8 << 20
 
 
 class Caller:
-    """A client's table with one request, behind a connection."""
+    """A client's table with one request, behind a connection. `credits` are those that go back over it."""
 
-    def __init__(self, kind: OutputKind = "delta") -> None:
+    def __init__(self, kind: OutputKind = "delta", window: int = WINDOW, window_bytes: int = WINDOW_BYTES) -> None:
         self.table = ClientTable()
-        self.table.open(RID, "demo", kind)
         self.got: list[RequestOutput | OmnizmqError] = []
+        self.credits: list[Credit] = []
         self._packer = wire.Packer()
         self._unpacker = wire.Unpacker(wire.router_to_client)
+        self.hears(wire.Welcome(wire.VERSION, "demo", 5, [], 1 << 20, window, window_bytes, 10.0))
+        self.table.open(RID, "demo", kind)
 
     def hears(self, *frames: wire.RouterToClient) -> list[Signal]:
         signals: list[Signal] = []
@@ -31,15 +34,26 @@ class Caller:
                 whole = self._unpacker.unpack(message)
                 if whole is not None:
                     signals += self.table.handle(whole)
-        return signals
+        return self._sends(signals)
+
+    def takes(self) -> bool:
+        """One output, and is back for more; whether there was one."""
+        item = self.table.take(RID) if self.table.is_open(RID) else None
+        if item is None:
+            return False
+        self.got.append(item)
+        self._sends(self.table.back(RID))
+        return True
 
     def takes_all(self) -> list[RequestOutput | OmnizmqError]:
-        while self.table.is_open(RID):
-            item = self.table.take(RID)
-            if item is None:
-                break
-            self.got.append(item)
+        while self.takes():
+            pass
         return self.got
+
+    def _sends(self, signals: list[Signal]) -> list[Signal]:
+        """Credits go; the rest is told."""
+        self.credits += [signal for signal in signals if isinstance(signal, Credit)]
+        return [signal for signal in signals if not isinstance(signal, Credit)]
 
     def text(self, stage: str) -> str:
         return "".join(item.text or "" for item in self.got if isinstance(item, RequestOutput) and item.stage == stage)
@@ -195,3 +209,59 @@ class TestF1:
         (error,) = caller.takes_all()
         assert isinstance(error, StageError)
         assert (error.code, error.stage, error.replica, error.retriable) == ("stage_error", "talker", "talker/0", False)
+
+
+class TestB1:
+    """A stage that stops at its caller's window and goes on with credits, as a gate does."""
+
+    @settings(max_examples=200, derandomize=True)
+    @given(
+        texts=st.lists(st.text(max_size=12), max_size=60),
+        window=st.integers(1, 40),
+        window_bytes=st.integers(1, 60),
+        kind=st.sampled_from(["delta", "final"]),
+    )
+    def test_b1_a_caller_that_reads_gets_everything_through_any_window(
+        self, texts: list[str], window: int, window_bytes: int, kind: OutputKind
+    ) -> None:
+        """Credits are exact: what has been consumed, never more; and they come before a stage would have to wait for
+        a caller who has read all there is."""
+        caller = Caller(kind, window, window_bytes)
+        sent = 0
+        while sent < len(texts):
+            credited = caller.credits[-1].outputs if caller.credits else 0
+            unread = [len(text.encode()) for text in texts[credited:sent]]
+            assert len(unread) < window, "it waits for a credit that will not come"
+            assert sum(unread) < window_bytes, "it waits for a credit that will not come"
+            caller.hears(said("thinker", texts[sent]))
+            sent += 1
+            caller.takes_all()
+            assert all(credit.outputs <= sent for credit in caller.credits)
+        caller.hears(said("thinker", None, last=True), terminal())
+        caller.takes_all()
+        assert caller.text("thinker") == "".join(texts)
+        counts = [credit.outputs for credit in caller.credits]
+        assert counts == sorted(set(counts))
+
+    def test_b1_a_caller_that_does_not_read_gives_no_credit(self) -> None:
+        caller = Caller(window=8)
+        caller.hears(*(said("thinker", "x") for _ in range(8)))
+        assert caller.credits == []
+        assert caller.takes()
+        assert caller.credits == [Credit(RID, "thinker", 1)]
+
+    def test_b1_credits_cost_eight_frames_a_window(self) -> None:
+        caller = Caller()
+        for _ in range(4 * WINDOW):
+            caller.hears(said("thinker", "word "))
+            caller.takes()
+        assert [credit.outputs for credit in caller.credits] == list(range(128, 4 * WINDOW + 1, 128))
+
+    def test_b1_terminals_and_errors_need_no_credit(self) -> None:
+        for end in (terminal("stop"), terminal("abort"), terminal("error", BOOM)):
+            caller = Caller(window=2)
+            caller.hears(said("thinker", "a"), said("thinker", "b"), end)
+            caller.takes_all()
+            assert len(caller.got) == 3
+            assert caller.credits == []
+            assert len(caller.table) == 0

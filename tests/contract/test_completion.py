@@ -8,7 +8,7 @@ import pytest
 from support.pipelines import SPEECH, config, pipeline
 from support.playbook import LifePlay, RouterPlay, rid, terminal, to
 
-from omnizmq.protocol import AbortStage, Delivery, EdgeCount, ErrorInfo, SubmitStage, Terminal, Text
+from omnizmq.protocol import AbortStage, Audio, Delivery, EdgeCount, ErrorInfo, SubmitStage, Terminal, Text
 from omnizmq.router import lifecycle as life
 
 REQUEST = rid("demo")
@@ -33,8 +33,11 @@ def text(last: bool = True) -> life.OutputArrived:
     return life.OutputArrived("thinker", 1, Text("Hi"), last)
 
 
+SOUND = Audio(b"\0" * 8, 24_000)
+
+
 def audio(last: bool = True) -> life.OutputArrived:
-    return life.OutputArrived("code2wav", 1, None, last)
+    return life.OutputArrived("code2wav", 1, SOUND, last)
 
 
 def done(stage: str, reason: str = "stop", **fields: object) -> life.StageFinished:
@@ -50,7 +53,7 @@ class TestC1Complete:
     def test_when_every_final_stages_output_has_ended(self, play: LifePlay) -> None:
         assert play >> text() << delivered("thinker", Text("Hi"))
         assert not play.lifecycle.complete
-        assert play >> audio(last=False) << delivered("code2wav", None, False)
+        assert play >> audio(last=False) << delivered("code2wav", SOUND, False)
         assert not play.lifecycle.complete
         assert (
             play
@@ -71,7 +74,7 @@ class TestC1Complete:
             >> text()
             >> audio()
             << delivered("thinker", Text("Hi"))
-            << delivered("code2wav", None)
+            << delivered("code2wav", SOUND)
             << life.StartGrace(CHAIN)
         )
 
@@ -79,7 +82,7 @@ class TestC1Complete:
 class TestC2TheTerminalWaitsForEveryReport:
     @pytest.mark.parametrize("order", list(itertools.permutations(CHAIN)))
     def test_in_whichever_order_they_arrive(self, play: LifePlay, order: tuple[str, ...]) -> None:
-        _ = play >> text() >> audio() << delivered("thinker", Text("Hi")) << delivered("code2wav", None)
+        _ = play >> text() >> audio() << delivered("thinker", Text("Hi")) << delivered("code2wav", SOUND)
         assert play << life.StartGrace(CHAIN)
         for stage in order[:2]:
             assert play >> done(stage) << life.ReleaseStage(stage)
@@ -118,7 +121,7 @@ class TestC2TheTerminalWaitsForEveryReport:
         assert play << life.ReleaseStage("thinker") << life.ReleaseStage("talker")
 
     def test_the_reason_of_a_stage_that_was_cut_short_is_the_requests(self, play: LifePlay) -> None:
-        _ = play >> text() >> audio() << delivered("thinker", Text("Hi")) << delivered("code2wav", None)
+        _ = play >> text() >> audio() << delivered("thinker", Text("Hi")) << delivered("code2wav", SOUND)
         assert play << life.StartGrace(CHAIN)
         for stage, reason in (("code2wav", "stop"), ("talker", "stop")):
             assert play >> done(stage, reason) << life.ReleaseStage(stage)
@@ -128,11 +131,11 @@ class TestC2TheTerminalWaitsForEveryReport:
 class TestC3DataIsNeverWithheld:
     def test_the_whole_text_is_there_while_audio_is_on_its_way(self, play: LifePlay) -> None:
         assert play >> text() << delivered("thinker", Text("Hi"), stage_finished=True)
-        assert play >> audio(last=False) << delivered("code2wav", None, stage_finished=False)
+        assert play >> audio(last=False) << delivered("code2wav", SOUND, stage_finished=False)
 
     def test_the_last_audio_is_there_while_a_report_is_awaited(self, play: LifePlay) -> None:
         _ = play >> text() << delivered("thinker", Text("Hi"))
-        assert play >> audio() << delivered("code2wav", None) << life.StartGrace(CHAIN)
+        assert play >> audio() << delivered("code2wav", SOUND) << life.StartGrace(CHAIN)
         assert play.lifecycle.phase is life.Phase.RUNNING
 
     def test_the_terminal_is_a_message_of_its_own(self) -> None:
@@ -192,7 +195,7 @@ class TestC5AWithheldTerminal:
     @pytest.fixture
     def withheld(self, play: LifePlay) -> LifePlay:
         """All outputs are complete; code2wav has reported."""
-        _ = play >> text() >> audio() << delivered("thinker", Text("Hi")) << delivered("code2wav", None)
+        _ = play >> text() >> audio() << delivered("thinker", Text("Hi")) << delivered("code2wav", SOUND)
         assert play << life.StartGrace(CHAIN)
         assert play >> done("code2wav") << life.ReleaseStage("code2wav")
         return play
@@ -293,7 +296,9 @@ class TestC6Usage:
         edges = [EdgeCount("voice", 3, 300, 1, 2), EdgeCount("other", 1, 5, 1, 2)]
         thinker = play.finishes("thinker/0", REQUEST, usage={"completion_tokens": 7}, edges=edges)
         assert play >> thinker << to("alice", Delivery)
-        usage = {"thinker": {"completion_tokens": 7, "chunks_out": 4, "bytes_out": 305}, "voice": {"audio_s": 0.5}}
+        sent = {"chunks_out": 4, "bytes_out": 305}
+        sent |= {"chunks_to.voice": 3, "bytes_to.voice": 300, "chunks_to.other": 1, "bytes_to.other": 5}
+        usage = {"thinker": {"completion_tokens": 7, **sent}, "voice": {"audio_s": 0.5}}
         voice = play.finishes("voice/0", REQUEST, usage={"audio_s": 0.5}, note="nothing to say")
         _ = play >> voice << to("alice", Delivery)
         assert play << to("alice", Terminal, usage=usage, usage_incomplete=[], notes={"voice": "nothing to say"})

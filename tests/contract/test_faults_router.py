@@ -92,12 +92,12 @@ class TestF1OneRequestAlone:
         assert submitted == ["code2wav"], "what did not happen is no fact"
         assert play >> play.finishes("code2wav/0", REQUEST, "abort")
         assert play >> play.registers("code2wav/0", rid("other")) << to("talker/0", SubmitStage)
-        assert list(play.core.requests) == [rid("other")]
+        assert play.live == [rid("other")]
         assert play.status()["bindings"] == 3
 
     def test_nor_does_one_in_the_lifecycle(self, monkeypatch: pytest.MonkeyPatch) -> None:
         play = two_requests()
-        lifecycle = play.core.requests[REQUEST].lifecycle
+        lifecycle = play.request(REQUEST).attempt.lifecycle
         monkeypatch.setattr(lifecycle, "_registered", lambda _: 1 / 0)
         text = "the router failed on this request: ZeroDivisionError: division by zero"
         error = ErrorInfo("internal_error", text, None, None, False)
@@ -127,7 +127,7 @@ class TestR3TheSameErrorWhicheverReportIsFirst:
 
 class TestF2AReplicaThatDies:
     def test_the_requests_that_are_unfinished_there_end_with_replica_lost(self) -> None:
-        play = RouterPlay(config(SPEECH, stages={"talker": {"replicas": 2}}))
+        play = RouterPlay(config(SPEECH, stages={"talker": {"replicas": 2}}, router={"redrive": "never"}))
         for client, name, talker in (("alice", "demo", "talker/0"), ("bob", "other", "talker/1")):
             assert play >> play.submits(client, name) << to("code2wav/0", SubmitStage)
             assert play >> play.registers("code2wav/0", rid(name)) << to(talker, SubmitStage)
@@ -137,7 +137,7 @@ class TestF2AReplicaThatDies:
             _ = play << to(peer, PeerLost, replica="talker/0", incarnation=1)
         _ = play << to("alice", Terminal, error=error) << to("code2wav/0", AbortStage, request_id=REQUEST)
         assert play
-        assert list(play.core.requests) == [REQUEST, rid("other")], "the first one until code2wav has confirmed"
+        assert play.live == [REQUEST, rid("other")], "the first one until code2wav has confirmed"
 
     def test_those_that_have_finished_there_go_on(self) -> None:
         play = RouterPlay(config("thinker:text > voice:audio"))
@@ -322,7 +322,7 @@ class TestB2Deadlines:
         assert play >> play.submits("alice", "first") << to("thinker/0", SubmitStage)
         assert play >> play.submits("bob", "second", deadline_s=1.0)
         assert play.waits(1) << to("bob", Terminal, finish_reason="error")
-        assert play.core.queue == []
+        assert play.waiting == []
 
     def test_one_whose_stage_has_not_registered(self) -> None:
         play = RouterPlay(config(SPEECH))

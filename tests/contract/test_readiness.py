@@ -263,6 +263,114 @@ class TestR3:
         assert pipeline.is_empty()
 
 
+class TestR4:
+    """A stage whose input stops arriving fails after the edge's input deadline."""
+
+    @pytest.mark.parametrize("edges", SHAPES.values(), ids=SHAPES.keys())
+    @pytest.mark.parametrize("stage", ["thinker", "talker"])
+    def test_r4_a_silent_stage_ends_its_request_alone_with_one_error_that_names_it(
+        self, edges: Sequence[Edge], stage: str
+    ) -> None:
+        if not any(edge.source == stage for edge in edges):
+            return  # nobody waits for it
+        for seed in SEEDS:
+            silent = engine(stage, edges, chunks=8, silent_at=4, fault_only="bad")
+            pipeline = line(edges, seed, **{stage: silent})
+            bad, good = pipeline.ask("bad"), pipeline.ask("good")
+            pipeline.settle()
+            pipeline.tick(59)
+            pipeline.settle()
+            assert not any(pipeline.reports[(bad, stage)])
+            pipeline.tick(1)
+            pipeline.settle()
+            ended_well(pipeline)
+            assert pipeline.report(good, "code2wav").finish_reason == "stop"
+            error = pipeline.report(bad, stage).error
+            assert error is not None
+            assert (error.code, error.stage, error.replica, error.retriable) == (
+                "input_timeout",
+                stage,
+                f"{stage}/0",
+                True,
+            )
+            edge = next(edge for edge in edges if edge.source == stage)
+            text = f"edge {stage}->{edge.target}: {stage}/0 sent nothing for 60 s after chunk 3 (edge.input_timeout_s)"
+            assert error.message == text
+            ends = [pipeline.report(bad, each) for each in STAGES if pipeline.reports[(bad, each)]]
+            assert {end.error for end in ends if end.error is not None} == {error}
+
+    def test_r4_of_several_silent_stages_the_most_upstream_one_is_named(self) -> None:
+        for seed in SEEDS:
+            mute = {stage: engine(stage, CHAIN, chunks=8, silent_at=3) for stage in ("thinker", "talker")}
+            pipeline = line(CHAIN, seed, **mute)
+            request = pipeline.ask("demo")
+            pipeline.settle()
+            for _ in range(4):
+                pipeline.tick(30)
+                pipeline.settle()
+            ended_well(pipeline)
+            errors = [pipeline.report(request, stage).error for stage in STAGES]
+            assert {error.replica for error in errors if error is not None} == {"thinker/0"}
+
+    @pytest.mark.parametrize("stage", STAGES)
+    def test_r4_healthy_requests_behind_a_busy_stage_outlive_every_deadline(self, stage: str) -> None:
+        """Its step takes ten minutes, with eight of them queued there or in one of its neighbours."""
+        for seed in SEEDS:
+            pipeline = line(CHAIN, seed, chunks=20)
+            requests = [pipeline.ask(f"demo{number}") for number in range(8)]
+            for _ in range(pipeline.chance.randrange(300)):
+                pipeline.step()
+            pipeline.frozen.add(stage)
+            for _ in range(10):
+                pipeline.tick(60)
+                pipeline.settle()
+            pipeline.frozen.clear()
+            pipeline.settle()
+            ended_well(pipeline)
+            for request in requests:
+                assert [pipeline.report(request, each).finish_reason for each in STAGES] == ["stop"] * 3
+
+    def test_r4_requests_that_wait_for_a_slot_outlive_every_deadline(self) -> None:
+        """The one that has it waits for a credit that never comes, or is in a step, or is the silent one."""
+        for seed in SEEDS:
+            silent = engine("talker", CHAIN, chunks=8, silent_at=2, fault_only="bad")
+            engines = {stage: engine(stage, CHAIN, chunks=8) for stage in STAGES} | {"talker": silent}
+            pipeline = Line(engines, CHAIN, final=["code2wav"], seed=seed, slots=1)
+            bad = pipeline.ask("bad")
+            pipeline.settle()
+            others = [pipeline.ask(f"demo{number}") for number in range(8)]
+            for _ in range(6):
+                pipeline.tick(30)
+                pipeline.settle()
+            ended_well(pipeline)
+            error = pipeline.report(bad, "talker").error
+            assert error is not None
+            assert error.code == "input_timeout"
+            for request in others:
+                assert [pipeline.report(request, each).finish_reason for each in STAGES] == ["stop"] * 3
+
+    def test_r4_a_caller_that_does_not_read_makes_nobody_silent(self) -> None:
+        for seed in SEEDS:
+            pipeline = Line(
+                {stage: engine(stage, CHAIN, chunks=40) for stage in STAGES},
+                CHAIN,
+                final=["code2wav"],
+                seed=seed,
+                window=2,
+            )
+            pipeline.workers["code2wav"].gate._deadlines._reader_grace_ns = 10**15
+            slow = pipeline.ask("slow")
+            pipeline.not_reading.add(slow)
+            pipeline.settle()
+            for _ in range(5):
+                pipeline.tick(50)
+                pipeline.settle()
+            pipeline.read(slow)
+            pipeline.settle()
+            ended_well(pipeline)
+            assert [pipeline.report(slow, each).finish_reason for each in STAGES] == ["stop"] * 3
+
+
 class TestStuckEngines:
     def test_r5_a_consumer_that_never_uses_its_input_takes_it_and_can_be_aborted(self) -> None:
         for seed in SEEDS:

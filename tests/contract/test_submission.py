@@ -49,7 +49,8 @@ class TestS1TheReceiverFirst:
         assert [fact.stage for fact in play.facts if fact.event == "bound"] == ["thinker", "talker", "code2wav"]
 
     def test_without_room_for_every_stage_nothing_is_bound(self) -> None:
-        play = RouterPlay(config(SPEECH, stages={"talker": {"max_inflight": 1}}))
+        stages = {"talker": {"max_inflight": 1, "max_registered": 1}}
+        play = RouterPlay(config(SPEECH, stages=stages))
         assert play >> play.submits("alice", "first") << to("code2wav/0", SubmitStage)
         assert play >> play.submits("bob", "second")
         assert play.status()["bindings"] == 3
@@ -108,6 +109,8 @@ class TestS3OneFailureFailsAll:
             play
             >> life.SubmissionFailed("talker", UNSENT)
             << life.ReleaseStage("talker")
+            << life.Redrive(UNSENT)
+            >> life.Failed(UNSENT)
             << terminal("error", error=UNSENT, usage_incomplete=("talker", "code2wav"))
             << life.AbortStage("code2wav")
             << life.ReleaseStage("thinker")
@@ -120,7 +123,7 @@ class TestS3OneFailureFailsAll:
         play = RouterPlay(config(SPEECH))
         assert play >> play.submits("alice") << to("code2wav/0", SubmitStage)
         assert play >> play.registers("code2wav/0", REQUEST) << to("talker/0", SubmitStage)
-        unreachable = WorkerUnreachable("talker/0", 1, REQUEST, "it does not read")
+        unreachable = WorkerUnreachable("talker/0", 1, REQUEST, 1, "it does not read")
         error = ErrorInfo("replica_lost", "talker/0 cannot be reached: it does not read", "talker", "talker/0", True)
         assert (
             play
@@ -136,7 +139,7 @@ class TestS3OneFailureFailsAll:
         play = RouterPlay(config("thinker:text"))
         assert play >> play.submits("alice") << to("thinker/0", SubmitStage)
         error = ErrorInfo("protocol_error", "it is too large", "thinker", "thinker/0", False)
-        unsendable = FrameUnsendable("thinker/0", 1, REQUEST, True, "it is too large")
+        unsendable = FrameUnsendable("thinker/0", 1, REQUEST, 1, True, "it is too large")
         assert play >> unsendable << to("alice", Terminal, error=error)
         assert play.is_empty()
         assert play >> play.submits("alice") << to("thinker/0", SubmitStage)

@@ -143,13 +143,15 @@ class Hostile:
             incarnation=incarnation,
             nonce=SECRET,
             received=received,
+            lost=lambda peer, why: pytest.fail(f"{peer}: {why}"),
         )
         made.start()
         return made
 
     def _received(self, peer: tuple[str, int], frame: Any, _data: Any) -> None:
         for command in self.gate.handle(PeerSent(*peer, frame), 1):
-            assert not isinstance(command, ToProducer)
+            if isinstance(command, ToProducer):  # who sends a chunk of what is not here is told that
+                assert (command.source.replica, type(command.frame)) == (peer[0], wire.EdgeClosed)
             if isinstance(command, FeedEngine):
                 self.fed.append(command.chunk.meta["n"])  # type: ignore[arg-type]
 

@@ -145,7 +145,7 @@ class TestFailures:
         done = omnizmq("chat", "one two", "--output", str(tmp_path / "a.wav"), "--request-id", "torn", "--json")
         answer = document(done)
         assert done.returncode == 1
-        assert done.stderr == "omnizmq chat: told to fail at output 2 (fail_at)\n"
+        assert done.stderr == "omnizmq chat: code2wav/0: told to fail at output 2 (fail_at)\n"
         assert answer["error"] == {
             "code": "stage_error",
             "stage": "code2wav",

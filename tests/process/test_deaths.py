@@ -52,7 +52,8 @@ def runtime_entries(home: Path) -> list[str]:
 
 class TestWorkers:
     def test_f2_a_killed_worker_takes_its_own_requests_along_and_comes_back(self, home: Path) -> None:
-        sets = ("stage.thinker.replicas=2", "stage.thinker.policy=round_robin", "router.restart_delay_s=0.2", *QUIET)
+        two = ("stage.thinker.replicas=2", "stage.thinker.policy=round_robin")
+        sets = ("router.redrive=never", "router.restart_delay_s=0.2", *two, *QUIET)
 
         async def scenario(deployment: Running) -> None:
             async with AsyncClient.connect(deployment.name) as client:

@@ -10,12 +10,13 @@ import os
 import random
 import signal
 from collections import Counter
+from collections.abc import AsyncIterator
 from contextlib import suppress
 
 import pytest
 from support.running import Asking, collect, launched, samples_of, state_of, text_of
 
-from omnizmq import AsyncClient
+from omnizmq import AsyncClient, RequestOutput
 from omnizmq.errors import OmnizmqError, ReplicaLostError, UnavailableError
 
 pytestmark = pytest.mark.usefixtures("no_leaks")
@@ -36,7 +37,17 @@ SETS = (
     "stage.talker.options.terminal_delay_ms=3",
     "edge.thinker->talker.window_chunks=2",
     "edge.talker->code2wav.window_chunks=1",
+    "router.output_window=4",
 )
+
+
+class Slow(Asking):
+    """It pauses at its window again and again."""
+
+    async def _read(self, outputs: AsyncIterator[RequestOutput]) -> None:
+        async for output in outputs:
+            self.outputs.append(output)
+            await asyncio.sleep(0.02)
 
 
 class Drill:
@@ -85,9 +96,10 @@ class Drill:
         await asyncio.sleep(self.random.uniform(0, LASTS_S))
         words = [f"w{number}.{word}" for word in range(self.random.randint(1, 40))]
         patience = self.random.uniform(0, 0.2)
-        what = self.random.choice(["read", "read", "text", "abort", "cancel"])
+        what = self.random.choice(["read", "read", "slow", "text", "abort", "cancel"])
         modalities = ["text"] if what == "text" else None
-        asking = Asking(client, " ".join(words), request_id=f"r{number}", modalities=modalities)
+        kind = Slow if what == "slow" else Asking
+        asking = kind(client, " ".join(words), request_id=f"r{number}", modalities=modalities)
         if what == "abort":
             await asyncio.sleep(patience)
             await client.abort(f"r{number}")
@@ -118,10 +130,10 @@ class Drill:
         self.ends[str(ends[0].finish_reason)] += 1
 
 
-@pytest.mark.parametrize("seed", [7])
-def test_every_request_has_one_end_whoever_dies(seed: int) -> None:
+@pytest.mark.parametrize(("seed", "redrive"), [(7, "other"), (8, "wait")])
+def test_every_request_has_one_end_whoever_dies(seed: int, redrive: str) -> None:
     drill = Drill(seed)
-    with launched("synthetic", *SETS) as deployment:
+    with launched("synthetic", *SETS, f"router.redrive={redrive}") as deployment:
         asyncio.run(drill.run(deployment.name))
         assert deployment.stop() == 0
     assert drill.ends.total() == REQUESTS

@@ -11,7 +11,7 @@ from typing import Any
 
 import msgspec
 import pytest
-import zmq
+from support.drill_peers import Peer, hello, producer_hello, worker_hello
 from support.running import Asking, Running, collect, eventually, text_of
 
 from omnizmq import AsyncClient, runtime
@@ -44,51 +44,6 @@ def deployment(running: Running, no_leaks: None) -> Iterator[Running]:  # noqa: 
 @pytest.fixture
 def nonce() -> str:
     return runtime.find().nonce
-
-
-class Peer:
-    """A raw socket: it says what it likes."""
-
-    def __init__(self, home: Path, name: str, identity: bytes | None = None) -> None:
-        self._context = zmq.Context()
-        self._socket = self._context.socket(zmq.DEALER)
-        if identity is not None:
-            self._socket.setsockopt(zmq.IDENTITY, identity)
-        self._socket.connect(f"ipc://{home}/run/omnizmq/synthetic/{name}")
-
-    def __enter__(self) -> Peer:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._socket.close(0)
-        self._context.term()
-
-    def says(self, *frames: bytes) -> None:
-        self._socket.send_multipart(frames)
-
-    def hears(self, decoder: msgspec.msgpack.Decoder[Any] = wire.router_to_client) -> Any:
-        """The next frame that is no ping."""
-        while True:
-            assert self._socket.poll(5000), "no answer"
-            frame = decoder.decode(self._socket.recv())
-            if not isinstance(frame, wire.Ping):
-                return frame
-
-    def hears_nothing(self, timeout_ms: int = 300) -> bool:
-        while self._socket.poll(timeout_ms):
-            if not isinstance(wire.router_to_client.decode(self._socket.recv()), wire.Ping):
-                return False
-        return True
-
-
-def hello(nonce: str, /, **changed: Any) -> bytes:
-    said = wire.Hello(wire.VERSION, nonce, "client", pid=os.getpid())
-    return wire.encode_hello(msgspec.structs.replace(said, **changed))
-
-
-def worker_hello(nonce: str, /, **changed: Any) -> bytes:
-    said = wire.Hello(wire.VERSION, nonce, "worker", 1, "talker/0", 1, "ipc:///tmp/none")
-    return wire.encode_hello(msgspec.structs.replace(said, **changed))
 
 
 def bad_frames(deployment: Running) -> int:
@@ -216,7 +171,7 @@ class TestClients:
                 with Peer(home, "clients.sock") as peer:
                     peer.says(hello(nonce))
                     peer.hears()
-                    peer.says(*pack(wire.Consumed(asking.outputs[0].request_id, 1 << 40)))
+                    peer.says(*pack(wire.Consumed(asking.outputs[0].request_id, "thinker", 1 << 40)))
                     peer.says(*pack(wire.Bye("done")))
                 assert (await client.status())["live_requests"] == 1
                 assert await client.abort("quiet") == 1
@@ -269,18 +224,8 @@ class TestWorkers:
 class TestDataSockets:
     @pytest.mark.parametrize("stage", [1, 2])
     def test_w1_garbage_and_strangers_get_no_answer(self, home: Path, nonce: str, stage: int) -> None:
-        producer = wire.Hello(wire.VERSION, nonce, "producer", 1, "stranger/0", 1)
-        for first in (
-            *GARBAGE,
-            *(
-                wire.encode_hello(msgspec.structs.replace(producer, **wrong))
-                for wrong in (
-                    {"nonce": "x"},
-                    {"version": 99},
-                    {"role": "client"},
-                )
-            ),
-        ):
+        wrong: tuple[dict[str, Any], ...] = ({"nonce": "x"}, {"version": 99}, {"role": "client"})
+        for first in (*GARBAGE, *(producer_hello(nonce, **said) for said in wrong)):
             with Peer(home, f"d{stage}-0-1.sock") as peer:
                 peer.says(first)
                 peer.says(*wire.Packer().pack(wire.EdgeEnd("r", 1, 1, "thinker", 3)))
@@ -296,7 +241,7 @@ class TestDataSockets:
                 await asking.has(4)
                 rid = asking.outputs[0].request_id
                 with Peer(home, "d1-0-1.sock") as peer:
-                    peer.says(wire.encode_hello(wire.Hello(wire.VERSION, nonce, "producer", 1, "stranger/0", 1)))
+                    peer.says(producer_hello(nonce))
                     failure = wire.ErrorInfo("stage_error", "a lie", "thinker", None, False)
                     peer.says(*pack(wire.EdgeFailed(rid, 1, 1, "thinker", failure)))
                     peer.says(*pack(wire.EdgeEnd(rid, 1, 1, "thinker", 3)))

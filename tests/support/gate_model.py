@@ -2,9 +2,9 @@
 difference.
 
 The gate in the package reacts to events one by one. This model keeps, for each request, the history of its edges and
-of its engine, and after each event works out where everything ought to stand: how many chunks should be out, how many
-credits back, whether the engine should be running, whether the stage should have reported. What is missing is the
-prediction, for each destination in order.
+of its engine, and after each event works out where everything ought to stand: how many chunks and outputs should be
+out, how many credits back, whether the engine should be running, whether the stage should have reported. What is
+missing is the prediction, for each destination in order. At last slots go to whoever counts most.
 
 Of the ring it keeps totals: what each reader holds, and who stands in which line. Where in memory a slot lies is the
 ledger's matter: a real one is driven by what the model decides.
@@ -15,6 +15,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 import msgspec
 import numpy as np
@@ -28,7 +29,7 @@ from omnizmq.workers.chunks import pack_arrays
 from omnizmq.workers.engine import Chunk, EngineRequest, StageOutput
 from omnizmq.workers.ring import Share
 
-Commands = dict[str, list[object]]
+Commands = dict[str, list[Any]]
 Key = tuple[str, int]
 Peer = tuple[str, int]
 
@@ -36,7 +37,7 @@ INLINE = 65_536
 
 
 def by_destination(commands: Iterable[object]) -> Commands:
-    """Errors lose their messages: those are for people, and the transcripts' matter."""
+    """Errors lose their messages: those are for people, and the transcripts' matter. Probes have no order."""
     sorted_out: Commands = defaultdict(list)
     for command in commands:
         match command:
@@ -56,6 +57,8 @@ def by_destination(commands: Iterable[object]) -> Commands:
                 sorted_out["slots"].append(command.slot)
             case m.DropPeer():
                 sorted_out["sockets"].append(command)
+            case m.ProbeEngine():
+                sorted_out["probes"] = sorted([*sorted_out["probes"], command.engine_id])
             case m.FeedEngine():
                 sorted_out["engine"].append((command.engine_id, command.source, described(command.chunk)))
             case _:
@@ -97,9 +100,13 @@ class RingModel:
         self.ledger = Ledger(sum(share.capacity for share in shares.values()))
         self.met: dict[Peer, str] = {}
         self.readers: set[Peer] = set()
+        self.cut: set[Peer] = set()  # whose connection broke
         self.holds: dict[Peer, dict[int, Slot]] = defaultdict(dict)
         self.lines: dict[Peer, list[Key]] = {}
         self.moved: list[Peer] = []  # of several lines that moved, the last one goes on first
+
+    def reads(self, peer: Peer) -> bool:
+        return peer in self.readers - self.cut
 
     def quota(self, peer: Peer) -> int:
         return self.shares[self.met[peer]].quota
@@ -163,6 +170,7 @@ class RingModel:
         gone = self.freed(peer, list(self.holds[peer]))
         self.ledger.drop(peer)
         self.readers.discard(peer)
+        self.cut.discard(peer)
         self.met.pop(peer, None)
         self.lines.pop(peer, None)
         return gone
@@ -245,19 +253,60 @@ class _Outflow:
 
 
 @dataclass
+class _Reader:
+    """The caller: all that was said to it, how much of that is out, and how much of it was read."""
+
+    window: int
+    window_bytes: int
+    read: int
+    said: list[tuple[wire.Content | None, bool]] = field(default_factory=list)
+    out: int = 0
+    told: bool = False  # that the request is paused
+    since: int = 0  # of the pause, or the last credit
+
+    @property
+    def over(self) -> bool:
+        return any(last for _, last in self.said[: self.out])
+
+    @property
+    def behind(self) -> bool:
+        unread = self.said[max(0, self.read) : self.out]
+        size = sum(len(content.text) for content, _ in unread if isinstance(content, wire.Text))
+        return not self.over and (self.out - self.read >= self.window or size >= self.window_bytes)
+
+
+@dataclass
 class _Request:
     submit: wire.SubmitStage
     inflows: dict[str, _Inflow]
     outflows: dict[str, _Outflow]
-    input_ready: bool = False
+    reader: _Reader | None
+    submitted_at: int
+    ready_at: int | None = None
+    first_at: int | None = None
     engine_runs: bool = False
+    queued: tuple[int, int] | None = None  # since when it waits for a slot, and as which
+    unasked: bool = False
+    yielded: bool = False
+    active: int = 0  # when it last got something, or gave something
+    asked: int = 0
     aborting: bool = False
-    first: bool = False
     output_over: bool = False
-    outputs: int = 0
     reason: str | None = None
     usage: dict[str, int | float] = field(default_factory=dict)
     note: str | None = None
+
+    @property
+    def input_ready(self) -> bool:
+        return self.ready_at is not None
+
+    @property
+    def hungry(self) -> bool:
+        return any(inflow.listening for inflow in self.inflows.values())
+
+    @property
+    def fed(self) -> int:
+        return sum(inflow.fed + inflow.fed_end for inflow in self.inflows.values())
 
 
 class GateModel:
@@ -271,8 +320,17 @@ class GateModel:
         ready: str,
         targets: Sequence[str],
         shares: Mapping[str, Share] | None = None,
+        *,
+        slots: int = 64,
+        priority_age_s: float = 5.0,
+        reader_grace_s: float = 30.0,
     ) -> None:
         self.late = 0
+        self.discarded = 0
+        self.slots = slots
+        self._age = round(priority_age_s * 1e9)
+        self._grace = round(reader_grace_s * 1e9)
+        self._queued = 0
         self.ring = RingModel(shares or {})
         self.requests: dict[Key, _Request] = {}
         self._me = (stage, replica, incarnation)
@@ -286,6 +344,8 @@ class GateModel:
         match event:
             case m.RouterSent(wire.SubmitStage() as frame):
                 self._submitted(frame)
+            case m.Ticked():
+                self._ticked()
             case m.RouterSent(wire.PeerLost() as frame):
                 self._peer_gone((frame.replica, frame.incarnation), dead=True)
                 self._said["slots"] += self.ring.reaped((frame.replica, frame.incarnation))
@@ -306,8 +366,12 @@ class GateModel:
                 self.ring.moved.append(peer)
             case m.RouterSent(frame) | m.PeerSent(frame=frame):
                 request = self.requests.get((frame.request_id, frame.attempt))  # type: ignore[union-attr]
-                if request is None or request.aborting:
+                if isinstance(event, m.PeerSent) and frame.incarnation != event.incarnation:
                     self.late += 1
+                elif request is None or request.aborting:
+                    self.late += 1
+                    if isinstance(frame, wire.ChunkFrame | wire.RingChunk):
+                        self._shut_to_nobody(frame, event)
                 elif isinstance(event, m.PeerSent):
                     self._peer_said(request, event)
                 else:
@@ -318,6 +382,7 @@ class GateModel:
             line = self.ring.lines.get(self.ring.moved.pop())
             if line:
                 self._settle(self.requests[line[0]])
+        self._share_slots()
         return dict(self._said)
 
     # --- What happened ---------------------------------------------------------------------------------------------
@@ -330,6 +395,8 @@ class GateModel:
             frame,
             {source.stage: _Inflow(source) for source in frame.sources},
             {target.stage: _Outflow(target) for target in frame.targets},
+            _Reader(frame.window, frame.window_bytes, -frame.unread) if frame.final else None,
+            self._now,
         )
         self.requests[(frame.request_id, frame.attempt)] = request
         for target in frame.targets:
@@ -345,9 +412,13 @@ class GateModel:
 
     def _router_said(self, request: _Request, frame: object) -> None:
         if isinstance(frame, wire.AbortStage):
-            request.aborting, request.engine_runs = True, False
+            request.aborting = True
+            self._stands_back(request)
             self._leave_lines(request)
             self._said["engine"].append(m.AbortEngine(request.submit.engine_id))
+            return
+        if isinstance(frame, wire.OutputCredit):
+            self._caller_read(request, frame.consumed)
             return
         assert isinstance(frame, wire.FeedStage)
         inflow = request.inflows.get(frame.source)
@@ -357,6 +428,52 @@ class GateModel:
         inflow.came = [described(Chunk(each.meta)) for each in wire.decode_relay(frame.data)]
         inflow.whole = True
         self._settle(request)
+
+    def _caller_read(self, request: _Request, consumed: int) -> None:
+        reader = request.reader
+        if reader is None:
+            self.late += 1
+            return
+        reader.read, reader.since = max(reader.read, min(consumed, reader.out)), self._now
+        self._settle(request)
+
+    def _ticked(self) -> None:
+        for request in list(self.requests.values()):
+            reader = request.reader
+            if request.aborting:
+                continue
+            if reader is not None and reader.told and self._now - reader.since >= self._grace:
+                self._end_with_error(request, self._own("slow_reader", retriable=False))
+                continue
+            limit = self._silent_beyond(request)
+            if limit is not None and self._now - request.asked >= limit:
+                request.asked = self._now
+                self._probe(request)
+        for request in self.requests.values():
+            request.unasked = request.unasked or request.engine_runs
+            if request.yielded and not request.aborting:
+                request.yielded = False
+                self._settle(request)
+
+    def _silent_beyond(self, request: _Request) -> int | None:
+        """The time that has passed in silence on one of its edges, by which it has too."""
+        if not request.engine_runs or request.hungry:
+            return None
+        limits = [round(each.target.input_timeout_s * 1e9) for each in request.outflows.values() if not each.over]
+        return next((limit for limit in limits if self._now - request.active >= limit), None)
+
+    def _is_idle(self, request: _Request, event: m.EngineIdle) -> None:
+        if event.fed == request.fed:
+            request.asked = 0
+            request.active = max(request.active, event.since_ns)
+            if self._silent_beyond(request) is not None:
+                self._end_with_error(request, self._own("input_timeout", retriable=True))
+                return
+        if request.engine_runs:
+            others_wait = any(each.queued for each in self.requests.values())
+            request.yielded = event.fed == request.fed and request.hungry and others_wait
+            request.unasked = not request.yielded
+            self._settle(request)
 
     def _peer_said(self, request: _Request, event: m.PeerSent) -> None:
         frame, peer = event.frame, (event.replica, event.incarnation)
@@ -436,6 +553,8 @@ class GateModel:
             self._settle(request)
         elif isinstance(event, m.EngineRan):
             self._tell_fact(request, "running", event.at_ns)
+        elif isinstance(event, m.EngineIdle):
+            self._is_idle(request, event)
         else:
             assert isinstance(event, m.EngineFailed)
             self._end_with_error(request, self._own(event.error.code, retriable=event.error.retriable))
@@ -453,18 +572,20 @@ class GateModel:
                 self._end_with_error(request, self._own("stage_error", retriable=False))
         elif request.aborting:
             self._deliver_rest(request, output)
+            request.active = self._now
         elif output.error is not None:
             self._end_with_error(request, self._own(output.error.code, retriable=output.error.retriable))
         else:
-            if substance and not request.first:
-                request.first = True
+            request.active = self._now
+            if substance and request.first_at is None:
+                request.first_at = self._now
                 self._tell_fact(request, "first_output", event.at_ns)
             self._take_over(request, output)
             self._settle(request)
 
     def _take_over(self, request: _Request, output: StageOutput) -> None:
         over = output.ended or output.finish_reason is not None
-        self._deliver(request, output, last=over and not request.output_over)
+        self._say(request, output, last=over and not request.output_over)
         for stage, outflow in request.outflows.items():
             if not (outflow.over or request.output_over):
                 outflow.made += output.chunks.get(stage, ())
@@ -474,6 +595,8 @@ class GateModel:
         request.reason = output.finish_reason
 
     def _peer_gone(self, peer: tuple[str, int], *, dead: bool) -> None:
+        if not dead and peer in self.ring.met:
+            self.ring.cut.add(peer)
         for request in list(self.requests.values()):
             ins = [each for each in request.inflows.values() if each.listening and each.source.mode != "relay"]
             ins = [each for each in ins if (each.source.replica, each.source.incarnation) == peer]
@@ -495,37 +618,81 @@ class GateModel:
 
     def _settle(self, request: _Request) -> None:
         """Make up the difference between how things stand and how they ought to."""
+        self._deliver(request)
         for stage, inflow in request.inflows.items():
             self._feed(request, stage, inflow)
         if request.reason is not None:
             self._shut_inflows(request)
-        if not request.input_ready and (not request.inflows or self._needs(self._inputs(request))):
-            request.input_ready = True
-            self._tell_fact(request, "input_ready", self._now)
         for stage, outflow in request.outflows.items():
             if outflow.relay:
                 self._relay(request, stage, outflow)
             else:
                 self._send(request, outflow)
-        if request.reason is not None and all(outflow.over for outflow in request.outflows.values()):
+        reader = request.reader
+        if reader is not None and reader.behind != reader.told:
+            reader.told, reader.since = reader.behind, self._now
+            paused = wire.StagePaused(*self._names(request), self._me[2], reader.told, self._now)
+            self._said["router"].append(paused)
+        delivered = reader is None or reader.over
+        if request.reason is not None and delivered and all(outflow.over for outflow in request.outflows.values()):
             self._report(request, request.reason, None)
             return
+        if not request.input_ready and (not request.inflows or self._needs(self._inputs(request))):
+            request.ready_at = self._now
+            self._tell_fact(request, "input_ready", self._now)
+        if not self._is_able(request):
+            if request.engine_runs:
+                self._said["engine"].append(m.HoldEngine(request.submit.engine_id))
+            self._stands_back(request)
+        elif not request.engine_runs and request.queued is None:
+            self._queued += 1
+            request.queued = (self._now, self._queued)
+
+    def _is_able(self, request: _Request) -> bool:
         blocked = any(self._is_blocked(request, outflow) for outflow in request.outflows.values())
-        should_run = request.input_ready and not blocked and request.reason is None
-        if should_run != request.engine_runs:
-            request.engine_runs = should_run
-            order = m.RunEngine if should_run else m.HoldEngine
-            self._said["engine"].append(order(request.submit.engine_id))
+        behind = request.reader is not None and request.reader.behind
+        over = request.reason is not None or request.yielded
+        return request.input_ready and not (blocked or behind or over)
+
+    def _stands_back(self, request: _Request) -> None:
+        request.engine_runs = request.unasked = False
+        request.queued = None
+
+    def _share_slots(self) -> None:
+        """To those that count most now; where that leaves some waiting, the others are asked if they need theirs."""
+        free = self.slots - sum(request.engine_runs for request in self.requests.values())
+        waiting = [request for request in self.requests.values() if request.queued is not None]
+        waiting.sort(key=self._counts, reverse=True)
+        for request in waiting[:free]:
+            request.engine_runs = request.unasked = True
+            request.queued = None
+            request.active = self._now
+            self._said["engine"].append(m.RunEngine(request.submit.engine_id))
+        if waiting[free:]:
+            for request in self.requests.values():
+                if request.unasked and request.hungry:
+                    self._probe(request)
+                request.unasked = False
+
+    def _counts(self, request: _Request) -> tuple[int, int]:
+        assert request.queued is not None
+        since, number = request.queued
+        return request.submit.priority * self._age + (self._now - since), -number
+
+    def _probe(self, request: _Request) -> None:
+        self._said["probes"] = sorted([*self._said["probes"], request.submit.engine_id])
 
     def _inputs(self, request: _Request) -> list[bool]:
         return [each.counts_as_input for each in request.inflows.values()]
 
     def _feed(self, request: _Request, stage: str, inflow: _Inflow) -> None:
         for chunk in inflow.came[inflow.fed : inflow.should_be_fed]:
+            request.yielded, request.active = False, self._now
             self._said["engine"].append((request.submit.engine_id, stage, chunk))
         inflow.fed = max(inflow.fed, inflow.should_be_fed)
         if inflow.whole and not inflow.fed_end:
             inflow.fed_end = True
+            request.yielded, request.active = False, self._now
             self._said["engine"].append(m.EndEngineInput(request.submit.engine_id, stage))
         due = inflow.should_be_credited
         if due > inflow.credited and not inflow.shut and inflow.source.mode != "relay":
@@ -540,7 +707,7 @@ class GateModel:
         """Whatever may go on this edge, and with it what other edges can take of the very same chunk."""
         while (chunk := outflow.next) is not None:
             nbytes = _slot_bytes(chunk)
-            if nbytes <= INLINE or outflow.peer not in self.ring.readers:
+            if nbytes <= INLINE or not self.ring.reads(outflow.peer):
                 frame = wire.ChunkFrame(
                     *self._from(request), self._count(outflow, chunk), dict(chunk.meta), pack_arrays(chunk)
                 )
@@ -554,7 +721,7 @@ class GateModel:
 
     def _write(self, request: _Request, outflow: _Outflow, chunk: Chunk, nbytes: int) -> bool:
         key = self._names(request)
-        able = [each for each in request.outflows.values() if each.next is chunk and each.peer in self.ring.readers]
+        able = [each for each in request.outflows.values() if each.next is chunk and self.ring.reads(each.peer)]
         going = [each for each in able if self.ring.may_write(key, each.peer, nbytes)]
         if going:
             slot = self.ring.take(key, [each.peer for each in going], nbytes)
@@ -584,20 +751,30 @@ class GateModel:
         content = wire.RelayContent(*self._names(request), self._me[2], stage, wire.encode_relay(frames))
         self._said["router"].append(content)
 
-    def _deliver(self, request: _Request, output: StageOutput, *, last: bool) -> None:
-        if not request.submit.final or (output.content is None and not last):
+    def _say(self, request: _Request, output: StageOutput, *, last: bool) -> None:
+        if request.reader is None or (output.content is None and not last):
             return
         assert output.content is None or isinstance(output.content, str)
-        request.outputs += 1
         content = None if output.content is None else wire.Text(output.content)
-        self._said["router"].append(
-            wire.Output(*self._names(request), self._me[2], request.outputs, content, last, self._now)
-        )
+        request.reader.said.append((content, last))
+        self._deliver(request)
+
+    def _deliver(self, request: _Request) -> None:
+        reader = request.reader
+        while reader is not None and not reader.behind and reader.out < len(reader.said):
+            content, last = reader.said[reader.out]
+            reader.out += 1
+            frame = wire.Output(*self._names(request), self._me[2], reader.out, content, last, self._now)
+            self._said["router"].append(frame)
 
     def _deliver_rest(self, request: _Request, output: StageOutput) -> None:
         request.usage.update(output.usage)
         if not request.output_over:
-            self._deliver(request, output, last=False)
+            self._say(request, output, last=False)
+
+    def _shut_to_nobody(self, frame: wire.ChunkFrame | wire.RingChunk, event: m.PeerSent) -> None:
+        closed = wire.EdgeClosed(frame.request_id, frame.attempt, self._me[2], self._me[0])
+        self._said[f"producer {event.replica}"].append(closed)
 
     def _shut_inflows(self, request: _Request) -> None:
         for inflow in request.inflows.values():
@@ -618,20 +795,31 @@ class GateModel:
 
     def _report(self, request: _Request, reason: str | None, error: wire.ErrorInfo | None) -> None:
         edges = [outflow.count() for outflow in request.outflows.values()]
+        reader = request.reader
+        if reader is not None:
+            self.discarded += len(reader.said) - reader.out
         report = wire.StageFinished(
             *self._names(request),
             self._me[2],
             reason,
             error,
-            request.usage,
+            self._times(request) | request.usage,
             request.note,
-            request.outputs,
+            0 if reader is None else reader.out,
             edges,
             self._now,
         )
         self._said["router"].append(report)
         del self.requests[self._names(request)]
         self._leave_lines(request)
+
+    def _times(self, request: _Request) -> dict[str, int | float]:
+        times: dict[str, int | float] = {"stage_s": _seconds(self._now - request.submitted_at)}
+        if request.ready_at is not None:
+            times["input_wait_s"] = _seconds(request.ready_at - request.submitted_at)
+            if request.first_at is not None:
+                times["first_output_s"] = _seconds(request.first_at - request.ready_at)
+        return times
 
     def _leave_lines(self, request: _Request) -> None:
         for outflow in request.outflows.values():
@@ -648,6 +836,10 @@ class GateModel:
 
     def _from(self, request: _Request) -> tuple[str, int, int, str]:
         return (*self._names(request), self._me[2], self._me[0])
+
+
+def _seconds(ns: int) -> float:
+    return round(ns / 1e9, 6)
 
 
 def _slot_bytes(chunk: Chunk) -> int:

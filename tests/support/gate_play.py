@@ -6,8 +6,10 @@ The worker is `talker/0`, incarnation 7, between `thinker/0` (3) and `code2wav/0
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
+import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
@@ -24,6 +26,7 @@ from omnizmq.workers.messages import (
     EndEngineInput,
     EngineAborted,
     EngineFailed,
+    EngineIdle,
     EngineMade,
     EngineRan,
     EngineTook,
@@ -35,9 +38,11 @@ from omnizmq.workers.messages import (
     MeetConsumer,
     PeerSent,
     PeerUnreachable,
+    ProbeEngine,
     RouterSent,
     RunEngine,
     SlotUnwritten,
+    Ticked,
     ToConsumer,
     ToProducer,
     ToRouter,
@@ -49,6 +54,7 @@ from support.playbook import Playbook
 STAGE, REPLICA, INCARNATION = "talker", "talker/0", 7
 RID, EXTERNAL = "demo-0123456789abcdef", "demo"
 NOW = 1_000
+TIMES = ("input_wait_s", "first_output_s", "stage_s")
 
 _INCARNATIONS = {"thinker": 3, "hearer": 4, "code2wav": 5, "captions": 6}
 
@@ -73,9 +79,10 @@ class GatePlay(Playbook[GateEvent, GateCommand]):
         ready: str = "all",
         targets: Sequence[str] = ("code2wav", "captions"),
         shares: Mapping[str, Share] | None = None,
+        **limits: Any,
     ) -> None:
         self.now = NOW
-        self.gate = Gate(STAGE, REPLICA, INCARNATION, ready, targets, shares)
+        self.gate = Gate(STAGE, REPLICA, INCARNATION, ready, targets, shares, **limits)
         super().__init__(lambda event: self.gate.handle(event, self.now))
 
     def drops(self, event: GateEvent) -> None:
@@ -84,13 +91,28 @@ class GatePlay(Playbook[GateEvent, GateCommand]):
         assert self.gate.handle(event, self.now) == []
         assert (self.gate.late, self.gate.live) == (late + 1, live)
 
+    def closes_again(self, event: PeerSent) -> None:
+        """It is a chunk for nobody: late, and its producer hears that nobody reads there (R5)."""
+        late, live = self.gate.late, self.gate.live
+        frame = event.frame
+        assert isinstance(frame, wire.ChunkFrame | wire.RingChunk)
+        to = wire.Source(frame.source, event.replica, event.incarnation, "chunk")
+        answer = ToProducer(to, wire.EdgeClosed(frame.request_id, frame.attempt, INCARNATION, STAGE))
+        assert self.gate.handle(event, self.now) == [answer]
+        assert (self.gate.late, self.gate.live) == (late + 1, live)
+
+    def later(self, seconds: float) -> Ticked:
+        """So much later, a heartbeat."""
+        self.now += round(seconds * 1e9)
+        return Ticked()
+
     def state(self, rid: str = RID, attempt: int = 1) -> str | None:
         state = self.gate.state_of(rid, attempt)
         return None if state is None else state.value
 
     def registers(self, frame: wire.SubmitStage) -> None:
         """A submission, with what it always brings about; what else it does is left to be named."""
-        _ = self >> RouterSent(frame) << fact("registered", frame) << AddToEngine(engine_request(frame))
+        _ = self >> RouterSent(frame) << fact("registered", frame, self.now) << AddToEngine(engine_request(frame))
 
 
 # --- Frames of the router ------------------------------------------------------------------------------------------
@@ -103,6 +125,10 @@ def submit(
     rid: str = RID,
     attempt: int = 1,
     prompt: str | None = None,
+    priority: int = 0,
+    window: int = 1024,
+    window_bytes: int = 8 << 20,
+    unread: int = 0,
 ) -> wire.SubmitStage:
     return wire.SubmitStage(
         request_id=rid,
@@ -112,8 +138,11 @@ def submit(
         prompt=None if prompt is None else wire.Prompt(prompt, None, None),
         original_prompt=None,
         params={"max_tokens": 8},
-        priority=0,
+        priority=priority,
         final=final,
+        window=window,
+        window_bytes=window_bytes,
+        unread=unread,
         sources=list(sources),
         targets=list(targets),
     )
@@ -136,6 +165,11 @@ def engine_request(frame: wire.SubmitStage) -> EngineRequest:
 
 def asks_abort(rid: str = RID, attempt: int = 1) -> RouterSent:
     return RouterSent(wire.AbortStage(rid, attempt))
+
+
+def reads(consumed: int, rid: str = RID, attempt: int = 1) -> RouterSent:
+    """The caller has read so many outputs."""
+    return RouterSent(wire.OutputCredit(rid, attempt, consumed))
 
 
 def relayed(*chunks: Chunk, stage: str = "thinker", rid: str = RID) -> RouterSent:
@@ -274,6 +308,11 @@ def took(chunks: int, stage: str = "thinker") -> EngineTook:
     return EngineTook(engine_id(), stage, chunks)
 
 
+def idle(since_ns: int = 0, fed: int = 0, rid: str = RID) -> EngineIdle:
+    """The answer to `probe`."""
+    return EngineIdle(engine_id(rid), since_ns, fed)
+
+
 def ran(at_ns: int = NOW) -> EngineRan:
     return EngineRan(engine_id(), at_ns)
 
@@ -323,6 +362,10 @@ def hold(rid: str = RID) -> HoldEngine:
     return HoldEngine(engine_id(rid))
 
 
+def probe(rid: str = RID) -> ProbeEngine:
+    return ProbeEngine(engine_id(rid))
+
+
 def forget(rid: str = RID) -> AbortEngine:
     return AbortEngine(engine_id(rid))
 
@@ -348,9 +391,9 @@ def failed_on_edge(error: wire.ErrorInfo, to: wire.Target = CODE2WAV, rid: str =
     return ToConsumer(to, wire.EdgeFailed(rid, 1, INCARNATION, STAGE, error))
 
 
-def output(seq: int, content: str | wire.Content | None, *, last: bool = False) -> ToRouter:
+def output(seq: int, content: str | wire.Content | None, *, last: bool = False, at_ns: int = NOW) -> ToRouter:
     body = wire.Text(content) if isinstance(content, str) else content
-    return ToRouter(wire.Output(RID, 1, INCARNATION, seq, body, last, NOW))
+    return ToRouter(wire.Output(RID, 1, INCARNATION, seq, body, last, at_ns))
 
 
 def counted(stage: str = "code2wav", chunks: int = 0, size: int = 0) -> wire.EdgeCount:
@@ -367,10 +410,30 @@ def finished(
     usage: dict[str, int | float] | None = None,
     note: str | None = None,
     rid: str = RID,
-) -> ToRouter:
-    return ToRouter(
-        wire.StageFinished(rid, 1, INCARNATION, reason, error, usage or {}, note, outputs, list(edges), NOW)
+    at_ns: int = NOW,
+) -> Report:
+    return Report(
+        wire.StageFinished(rid, 1, INCARNATION, reason, error, usage or {}, note, outputs, list(edges), at_ns)
     )
+
+
+def paused(paused: bool = True, at_ns: int = NOW, rid: str = RID) -> ToRouter:
+    return ToRouter(wire.StagePaused(rid, 1, INCARNATION, paused, at_ns))
+
+
+@dataclass(frozen=True, eq=False)
+class Report:
+    """Equals the order to send this report, whatever its times are: those have tests of their own."""
+
+    frame: wire.StageFinished
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, ToRouter) or not isinstance(other.frame, wire.StageFinished):
+            return False
+        usage = {name: count for name, count in other.frame.usage.items() if name not in TIMES}
+        return msgspec.structs.replace(other.frame, usage=usage) == self.frame
+
+    __hash__ = None  # type: ignore[assignment]
 
 
 def problem(code: str, message: str, stage: str = STAGE, replica: str = REPLICA, *, retriable: bool) -> wire.ErrorInfo:

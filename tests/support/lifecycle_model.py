@@ -1,4 +1,4 @@
-"""What the contract says of one request, as sets: an independent prediction of everything that its lifecycle orders.
+"""What the contract says of one attempt, as sets: an independent prediction of everything that its lifecycle orders.
 
 The lifecycle decides by transitions. This model keeps what has happened, derives from it what must be so by now, and
 orders the difference. `predict` gives the commands in order for each destination (the caller, a stage's worker, the
@@ -16,6 +16,7 @@ from typing import Literal
 from omnizmq.pipeline import Plan
 from omnizmq.protocol import ErrorInfo
 from omnizmq.router import lifecycle as life
+from support.delivered_model import MismatchError, Told
 
 Orders = dict[str, list[life.Command]]
 Outcome = Orders | Literal["late", "ignored", "illegal"]
@@ -23,6 +24,9 @@ Outcome = Orders | Literal["late", "ignored", "illegal"]
 LATE: Outcome = "late"
 IGNORED: Outcome = "ignored"
 ILLEGAL: Outcome = "illegal"
+
+MISMATCH = "it cannot be continued"
+"""How the error of an attempt that says something else ends; before that it tells people more."""
 
 StageEvent = life.Registered | life.OutputArrived | life.RelayArrived | life.StageFinished | life.SubmissionFailed
 
@@ -32,7 +36,7 @@ def destination(command: life.Command) -> str:
     match command:
         case life.Deliver() | life.SendTerminal():
             return "caller"
-        case life.SubmitStage() | life.FeedStage() | life.AbortStage():
+        case life.SubmitStage() | life.FeedStage() | life.AbortStage() | life.PassOver():
             return f"worker of {command.stage}"
         case life.ReleaseStage() | life.LeaveBehind():
             return f"pool entry of {command.stage}"
@@ -49,9 +53,12 @@ def by_destination(commands: Iterable[life.Command]) -> Orders:
 
 @dataclass
 class Model:
-    """All fields are facts; each only grows."""
+    """All fields are facts; each only grows. `caller` is what the caller has, over all attempts; `before` are the
+    stages that ran in earlier ones."""
 
     plan: Plan
+    caller: dict[str, Told] = field(default_factory=dict)
+    before: frozenset[str] = frozenset()
     bound: bool = False
     aborted: bool = False
     over: bool = False
@@ -59,6 +66,7 @@ class Model:
     registered: set[str] = field(default_factory=set)
     outputs: dict[str, int] = field(default_factory=Counter)
     ended: set[str] = field(default_factory=set)  # final stages whose output has ended
+    broken: set[str] = field(default_factory=set)  # those that say something else than an earlier attempt
     good: dict[str, str] = field(default_factory=dict)  # stages that succeeded -> finish reason
     closed: set[str] = field(default_factory=set)  # nothing more is awaited of these
     left: set[str] = field(default_factory=set)  # of them, those that never confirmed
@@ -69,6 +77,11 @@ class Model:
     notes: dict[str, str] = field(default_factory=dict)
     graced: bool = False
     timed: bool = False
+    asks: ErrorInfo | None = None  # the loss that another attempt may make good
+
+    def __post_init__(self) -> None:
+        for name in self.plan.final_stages:
+            self.caller.setdefault(name, Told())
 
     # --- What follows from the facts -------------------------------------------------------------------------------
 
@@ -83,6 +96,11 @@ class Model:
     @property
     def awaited(self) -> list[str]:
         return [name for name in self.plan.names if name in self.submitted - self.closed]
+
+    @property
+    def ran(self) -> frozenset[str]:
+        """Stages that were given work, in this attempt or an earlier one."""
+        return self.before | self.submitted
 
     def relay_sources(self, name: str) -> list[str]:
         return [edge.source for edge in self.plan.incoming[name] if edge.mode == "relay"]
@@ -120,6 +138,8 @@ class Model:
                 return ILLEGAL if self.bound or self.aborted or self.over else None
             case life.AbortAsked() | life.Failed():
                 return IGNORED if self.aborted or self.over else None
+            case life.Superseded():
+                return None if self.running else ILLEGAL
             case life.AbortTimedOut():
                 return None if (self.aborted or self.over) and self.awaited else IGNORED
             case life.GraceExpired():
@@ -168,18 +188,18 @@ class Model:
                 self.registered.add(event.stage)
             case life.OutputArrived():
                 self.outputs[event.stage] += 1
-                self._deliver(event.stage, event.content, event.last, orders)
+                return self._deliver(event.stage, event.content, event.last, orders)
             case life.RelayArrived():
                 self.content[event.stage, event.target] = event.data
             case life.StageFinished():
                 return self._note_report(event, orders)
             case life.SubmissionFailed():
                 self.closed.add(event.stage)
-                return event.error
+                return self._lost_or(event.error)
             case life.ReplicaLost():
                 self.closed.add(event.stage)
                 text = f"{event.replica} died: {event.reason}"
-                return ErrorInfo("replica_lost", text, event.stage, event.replica, True)
+                return self._lost_or(ErrorInfo("replica_lost", text, event.stage, event.replica, True))
             case life.AbortAsked():
                 self.aborted = True
             case life.Failed():
@@ -187,8 +207,15 @@ class Model:
             case life.AbortTimedOut():
                 self.left |= set(self.awaited)
                 self.closed |= self.left
-            case life.GraceExpired():
+            case life.GraceExpired() | life.Superseded():
                 return None
+        return None
+
+    def _lost_or(self, error: ErrorInfo) -> ErrorInfo | None:
+        """F2: the loss of a replica is no error yet. Any other error is one."""
+        if error.code != "replica_lost" or self.complete or not self.running:
+            return error
+        self.asks = error
         return None
 
     def _note_report(self, event: life.StageFinished, orders: Orders) -> ErrorInfo | None:
@@ -202,10 +229,12 @@ class Model:
         error = event.error or self._what_is_wrong(event)
         if error is None or not self.complete:
             self.usage[name] = event.usage
+        if error is not None:
+            return self._lost_or(error)
+        if name in self.plan.final_stages - self.ended:
+            error = self._deliver(name, None, True, orders)
         if error is None:
             self.good[name] = str(event.finish_reason)
-            if name in self.plan.final_stages - self.ended:
-                self._deliver(name, None, True, orders)
         return error
 
     def _what_is_wrong(self, event: life.StageFinished) -> ErrorInfo | None:
@@ -226,10 +255,22 @@ class Model:
         found = next((text for wrong, text in problems if wrong), None)
         return None if found is None else ErrorInfo("protocol_error", f"{name} {found}", name, None, False)
 
-    def _deliver(self, name: str, content: life.Content | None, last: bool, orders: Orders) -> None:
-        orders["caller"].append(life.Deliver(name, self.plan.modality(name), content, last))
+    def _deliver(
+        self, name: str, content: life.Content | None, last: bool, orders: Orders, *, cut: bool = False
+    ) -> ErrorInfo | None:
+        """What the caller does not have yet. An attempt that differs from what it has cannot go on."""
+        try:
+            share = None if name in self.broken and not cut else self.caller[name].takes(content, last=last, cut=cut)
+        except MismatchError:
+            self.broken.add(name)
+            return ErrorInfo("replica_lost", MISMATCH, name, self.caller[name].lost, True)
         if last:
             self.ended.add(name)
+        if share is None:
+            orders[f"worker of {name}"].append(life.PassOver(name))
+        else:
+            orders["caller"].append(life.Deliver(name, self.plan.modality(name), *share))
+        return None
 
     # --- Consequences ----------------------------------------------------------------------------------------------
 
@@ -245,6 +286,9 @@ class Model:
                 orders[f"worker of {target}"].append(life.FeedStage(target, source, data))
 
     def _end(self, event: life.Event, error: ErrorInfo | None, orders: Orders) -> None:
+        if isinstance(event, life.Superseded):
+            self.over, self.asks = True, None
+            self._stop_stages(orders)
         if self.over:
             return
         failed = error is not None and not self.complete
@@ -253,11 +297,13 @@ class Model:
             self._stop_stages(orders)
             if not self.awaited:
                 for name in self.plan.names:
-                    if name in self.plan.final_stages - self.ended and self.outputs[name]:
-                        self._deliver(name, None, True, orders)
+                    if name in self.plan.final_stages and self.caller[name].begun:
+                        self._deliver(name, None, True, orders, cut=True)
                 self._terminal("abort", None, orders)
         elif failed:
             self._terminal("error", error, orders)
+        elif self.asks is not None:
+            orders["Redrive"].append(life.Redrive(self.asks))
         elif self.complete and (given_up or not self.awaited):
             odd = [self.good[name] for name in self.plan.names if self.good.get(name, "stop") != "stop"]
             self._terminal(odd[0] if odd else "stop", None, orders)
@@ -269,7 +315,7 @@ class Model:
         self.over = True
         last = self.plan.last_stage
         usage = {name: self.usage[name] for name in self.plan.names if name in self.usage}
-        unknown = tuple(name for name in self.plan.names if name in self.submitted and name not in usage)
+        unknown = tuple(name for name in self.plan.names if name in self.ran and name not in usage)
         terminal = life.SendTerminal(last, self.plan.modality(last), reason, error, usage, unknown, dict(self.notes))
         orders["caller"].append(terminal)
         self._stop_stages(orders)

@@ -3,7 +3,8 @@ and a seeded scheduler that decides whose turn it is.
 
 Each way (router to worker, producer to consumer and back, gate to engine thread and back) keeps its own order; between
 two ways there is none. The router here does the least that a router must: it submits consumers before producers, hands
-on relay content, and aborts the other stages of a request that failed.
+on relay content and credits, and aborts the other stages of a request that failed. Callers read what comes at once, but
+for those that do not read; time passes when `tick` is called.
 """
 
 from __future__ import annotations
@@ -40,6 +41,7 @@ class Edge(NamedTuple):
     mode: str = "chunk"
     window: int = 3
     ring: int = 0  # bytes of the producer's ring that the consumer may hold; 0: all goes inline
+    timeout_s: float = 60.0
 
 
 class Way:
@@ -168,20 +170,30 @@ class Line:
         final: Iterable[str],
         ready: str = "all",
         seed: int = 0,
+        window: int = 1 << 20,
+        window_bytes: int = 1 << 40,
+        slots: int = 64,
     ) -> None:
         self.edges = list(edges)
+        self.window = window
+        self.window_bytes = window_bytes
+        self.slots = slots
         self.final = set(final)
         self.chance = random.Random(seed)
         self.now = 0
         self.workers = {stage: self._worker(stage, engine, ready) for stage, engine in engines.items()}
         self.reports: dict[tuple[str, str], list[wire.StageFinished]] = defaultdict(list)
         self.outputs: dict[str, list[wire.Output]] = defaultdict(list)
+        self.not_reading: set[str] = set()
+        self.frozen: set[str] = set()  # stages whose engine does not come back from what it does
+        self.paused: dict[str, list[bool]] = defaultdict(list)
         self.facts: list[tuple[str, str, str]] = []  # request, stage, fact, in the order in which the router heard
         self.submitted: set[tuple[str, str]] = set()
         self.duplicate = 0.0
         self.most_unread: dict[tuple[str, str], int] = defaultdict(int)
         self._prompts: dict[str, tuple[wire.Prompt, Mapping[str, dict[str, wire.Param]]]] = {}
         self._relayed: dict[tuple[str, str, str], bytes] = {}
+        self._credited: dict[str, int] = defaultdict(int)
         self._aborted: set[str] = set()
         self._to_router = {stage: Way(wire.worker_to_router) for stage in engines}
         self._from_router = {stage: Way(wire.router_to_worker) for stage in engines}
@@ -197,7 +209,9 @@ class Line:
         out = [edge for edge in self.edges if edge.source == stage]
         shares = {edge.target: Share(edge.ring, edge.ring) for edge in out if edge.ring and edge.mode != "relay"}
         size = sum(share.capacity for share in shares.values())
-        gate = Gate(stage, f"{stage}/0", 1, ready, [edge.target for edge in out], shares)
+        timeouts = {edge.source: edge.timeout_s for edge in self.edges if edge.target == stage}
+        targets = [edge.target for edge in out]
+        gate = Gate(stage, f"{stage}/0", 1, ready, targets, shares, slots=self.slots, input_timeouts_s=timeouts)
         return Worker(stage, engine, gate, Plane(self, stage, RingWriter(size) if size else None), self._clock)
 
     def close(self) -> None:
@@ -220,6 +234,14 @@ class Line:
             if rid == request_id and not self.reports[(rid, stage)]:
                 self._from_router[stage].put(wire.AbortStage(request_id, 1))
 
+    def read(self, request_id: str) -> None:
+        """The caller reads all that has come, and what will come."""
+        self.not_reading.discard(request_id)
+        self._credit(request_id, least=1)
+
+    def unread(self, request_id: str) -> int:
+        return len(self.outputs[request_id]) - self._credited[request_id]
+
     def text(self, request_id: str) -> str:
         parts = (output.content for output in self.outputs[request_id])
         return "".join(part.text for part in parts if isinstance(part, wire.Text))
@@ -227,6 +249,12 @@ class Line:
     def report(self, request_id: str, stage: str) -> wire.StageFinished:
         (report,) = self.reports[(request_id, stage)]
         return report
+
+    def tick(self, seconds: float) -> None:
+        """So much later, a heartbeat of each worker."""
+        self.now += round(seconds * 1e9)
+        for worker in self.workers.values():
+            self._feed_all(worker, [m.Ticked()])
 
     # --- The scheduler ---------------------------------------------------------------------------------------------
 
@@ -246,7 +274,7 @@ class Line:
 
     def _turns(self) -> Iterator[Callable[[], None]]:
         for stage, worker in self.workers.items():
-            if worker.orders or not worker.asleep:
+            if stage not in self.frozen and (worker.orders or not worker.asleep):
                 yield worker.turn
             if worker.said:
                 yield lambda worker=worker: self._feed_all(worker, worker.said.popleft())  # type: ignore[misc]
@@ -277,12 +305,10 @@ class Line:
         match command:
             case m.ToRouter():
                 self._to_router[worker.stage].put(command.frame)
-            case (
-                m.AddToEngine() | m.FeedEngine() | m.EndEngineInput() | m.RunEngine() | m.HoldEngine() | m.AbortEngine()
-            ):
-                worker.orders.append(command)
-            case _:
+            case m.ToConsumer() | m.ToProducer() | m.MeetConsumer() | m.WriteSlot() | m.FreeSlot() | m.DropPeer():
                 worker.peers.carry_out(command)
+            case _:
+                worker.orders.append(command)
 
     def to_consumer(self, stage: str, target: wire.Target, frame: wire.ProducerToConsumer) -> None:
         key = (stage, target.stage)
@@ -334,10 +360,21 @@ class Line:
                 assert stage in self.final
                 assert output.seq == len(self.outputs[output.request_id]) + 1
                 self.outputs[output.request_id].append(output)
+                if output.request_id not in self.not_reading:
+                    self._credit(output.request_id, least=max(1, self.window // 8))
+            case wire.StagePaused() as frame:
+                self.paused[frame.request_id].append(frame.paused)
             case wire.RelayContent() as content:
                 self._relayed[(content.request_id, stage, content.target)] = content.data
             case wire.StageFinished() as report:
                 self._reported(stage, report)
+
+    def _credit(self, request_id: str, least: int) -> None:
+        """For all that has come, if that is enough to tell."""
+        if self.unread(request_id) >= least:
+            self._credited[request_id] = len(self.outputs[request_id])
+            (stage,) = self.final
+            self._from_router[stage].put(wire.OutputCredit(request_id, 1, self._credited[request_id]))
 
     def _reported(self, stage: str, report: wire.StageFinished) -> None:
         self.reports[(report.request_id, stage)].append(report)
@@ -379,7 +416,7 @@ class Line:
         prompt, params = self._prompts[request_id]
         sources = [wire.Source(e.source, f"{e.source}/0", 1, e.mode) for e in self.edges if e.target == stage]
         targets = [
-            wire.Target(e.target, f"{e.target}/0", 1, f"ipc:///{e.target}", e.mode, e.window, 60.0)
+            wire.Target(e.target, f"{e.target}/0", 1, f"ipc:///{e.target}", e.mode, e.window, e.timeout_s)
             for e in self.edges
             if e.source == stage
         ]
@@ -393,6 +430,9 @@ class Line:
             params=dict(params.get(stage, {})),
             priority=0,
             final=stage in self.final,
+            window=self.window,
+            window_bytes=self.window_bytes,
+            unread=0,
             sources=sources,
             targets=targets,
         )

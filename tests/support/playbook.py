@@ -10,7 +10,7 @@ a line says everything that its events bring about.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Generic, Self, TypeVar
 
 import msgspec
@@ -21,6 +21,7 @@ from omnizmq.config import Config
 from omnizmq.errors import ProtocolError
 from omnizmq.pipeline import Plan
 from omnizmq.router.core import RouterCore
+from omnizmq.router.delivered import Delivered
 from omnizmq.router.lifecycle import Event, Lifecycle, SendTerminal
 from omnizmq.router.messages import (
     ClientSent,
@@ -28,6 +29,7 @@ from omnizmq.router.messages import (
     Input,
     Record,
     ReplicaExited,
+    ReplicaReady,
     ReplicaStarting,
     Ticked,
     ToClient,
@@ -35,6 +37,7 @@ from omnizmq.router.messages import (
     WorkerJoined,
     WorkerSent,
 )
+from omnizmq.router.request import Request
 from omnizmq.trace.facts import Fact
 
 E = TypeVar("E")
@@ -74,8 +77,8 @@ class Playbook(Generic[E, C]):
 class LifePlay(Playbook[Event, Any]):
     """A transcript of one request's lifecycle."""
 
-    def __init__(self, plan: Plan) -> None:
-        self.lifecycle = Lifecycle("demo-0", plan)
+    def __init__(self, plan: Plan, delivered: Mapping[str, Delivered] | None = None) -> None:
+        self.lifecycle = Lifecycle("demo-0", plan, delivered)
         super().__init__(self.lifecycle.handle)
 
     def drops(self, event: Event) -> None:
@@ -104,7 +107,14 @@ class LifePlay(Playbook[Event, Any]):
 
 def state_of(lifecycle: Lifecycle) -> str:
     """All of its state but the count of late events and the plan, to be compared."""
-    return repr({name: value for name, value in vars(lifecycle).items() if name not in ("late", "plan")})
+    facts = {name: value for name, value in vars(lifecycle).items() if name not in ("late", "plan", "delivered")}
+    return repr((facts, [delivered_facts(delivered) for delivered in lifecycle.delivered.values()]))
+
+
+def delivered_facts(delivered: Delivered) -> tuple[object, ...]:
+    """All of its state, to be compared."""
+    values = (getattr(delivered, name) for name in sorted(delivered.__slots__))
+    return tuple(value.hexdigest() if hasattr(value, "hexdigest") else value for value in values)
 
 
 def terminal(reason: str = "stop", **fields: Any) -> Any:
@@ -188,12 +198,13 @@ class RouterPlay(Playbook[Input, Effect]):
             and not (isinstance(effect, ToWorker) and isinstance(effect.frame, wire.Ping))
         ]
 
-    def starts(self, replica: str) -> None:
-        """Its next incarnation is spawned, joins, and becomes ready."""
+    def starts(self, replica: str) -> list[Effect]:
+        """Its next incarnation is spawned, joins, and becomes ready. What that brings about besides."""
         incarnation = self.core.pools.replicas[replica].incarnation + 1
-        self._feed(ReplicaStarting(replica, incarnation, 1000 + incarnation))
-        self._feed(WorkerJoined(replica, incarnation, f"ipc://{replica}#{incarnation}"))
-        self._feed(self.beats(replica))
+        effects = self._feed(ReplicaStarting(replica, incarnation, 1000 + incarnation))
+        effects += self._feed(WorkerJoined(replica, incarnation, f"ipc://{replica}#{incarnation}"))
+        effects += self._feed(self.beats(replica))
+        return [one for one in effects if not isinstance(one, ReplicaReady)]
 
     @property
     def now_ns(self) -> int:
@@ -205,8 +216,8 @@ class RouterPlay(Playbook[Input, Effect]):
         while self.now < end:
             self.now = min(end, self.now + 1.0)
             for replica in self.core.pools.replicas.values():
-                if replica.state == "ready" and replica.id not in self.silent:
-                    self._feed(self.beats(replica.id))
+                if replica.state in ("ready", "draining") and replica.id not in self.silent:
+                    self._said += self._feed(self.beats(replica.id))
             _ = self >> Ticked()
         return self
 
@@ -233,11 +244,37 @@ class RouterPlay(Playbook[Input, Effect]):
     def reports(self, replica: str, request: str, fact: str, attempt: int = 1) -> WorkerSent:
         return self.worker(replica, wire.StageFact, request_id=request, attempt=attempt, fact=fact, at_ns=self.now_ns)
 
-    def makes(self, replica: str, request: str, seq: int, text: str | None = None, *, last: bool = False) -> WorkerSent:
-        content = None if text is None else wire.Text(text)
+    def has_input(self, replica: str, request: str, attempt: int = 1) -> WorkerSent:
+        return self.reports(replica, request, "input_ready", attempt)
+
+    def makes(
+        self,
+        replica: str,
+        request: str,
+        seq: int,
+        made: str | bytes | None = None,
+        *,
+        last: bool = False,
+        attempt: int = 1,
+    ) -> WorkerSent:
+        """Text, or sound at 24 kHz, or nothing."""
+        head = {"request_id": request, "attempt": attempt}
         return self.worker(
-            replica, wire.Output, request_id=request, attempt=1, seq=seq, content=content, last=last, at_ns=self.now_ns
+            replica, wire.Output, **head, seq=seq, content=content_of(made), last=last, at_ns=self.now_ns
         )
+
+    def pauses(self, replica: str, request: str, paused: bool = True, attempt: int = 1) -> WorkerSent:
+        head = {"request_id": request, "attempt": attempt}
+        return self.worker(replica, wire.StagePaused, **head, paused=paused, at_ns=self.now_ns)
+
+    def has_read(self, client: str, request: str, stage: str, outputs: int) -> ClientSent:
+        return ClientSent(client.encode(), wire.Consumed(request, stage, outputs))
+
+    def orders(
+        self, client: str, action: str, target: str, *, timeout_s: float = 30.0, force: bool = False, call: int = 1
+    ) -> ClientSent:
+        """An operator's order."""
+        return ClientSent(client.encode(), wire.Operate(call, action, target, timeout_s, force))
 
     def finishes(self, replica: str, request: str, reason: str | None = "stop", **fields: Any) -> WorkerSent:
         report = {
@@ -261,6 +298,22 @@ class RouterPlay(Playbook[Input, Effect]):
         document: dict[str, Any] = msgspec.json.decode(wire.encode_json(self.core.status(self.now)))
         return document
 
+    @property
+    def live(self) -> list[str]:
+        """The ids of all requests that have not settled."""
+        return [request.id for request in self.core.requests]
+
+    @property
+    def waiting(self) -> list[str]:
+        """The ids of those that wait for replicas, in their order."""
+        entries = sorted(entry for _, entry in self.core.queue._line_of.values())
+        return [entry.request_id for entry in entries]
+
+    def request(self, request_id: str) -> Request:
+        request = self.core.requests.get(request_id)
+        assert request is not None
+        return request
+
     def counts(self, name: str) -> int:
         return int(getattr(self.core.counters, name))
 
@@ -273,10 +326,17 @@ class RouterPlay(Playbook[Input, Effect]):
     def is_empty(self) -> bool:
         """B3: nothing of any request is left in any table."""
         status = self.status()
-        tables = (self.core.requests, self.core.queue, self.core._by_external, self.core._timers)
+        requests = self.core.requests
+        tables = (requests, requests._by_id, requests._by_external, self.core.queue, self.core._timers)
         return not any(map(len, tables)) and not any(
-            status[key] for key in ("live_requests", "bindings", "queued", "leftovers")
+            status[key] for key in ("live_requests", "bindings", "queued", "paused", "leftovers")
         )
+
+
+def content_of(made: str | bytes | None) -> wire.Content | None:
+    if isinstance(made, bytes):
+        return wire.Audio(made, 24_000)
+    return None if made is None else wire.Text(made)
 
 
 def submission(external_id: str = "demo", **fields: Any) -> wire.Submit:

@@ -1,8 +1,10 @@
 """What the contract says of the whole router: an independent prediction of every frame and every kill.
 
-Each request's life is predicted by `lifecycle_model`; this adds the door, the queue, the replicas, the timers and who
-is told what. `predict` gives, for each peer and request, the frames in order. Heartbeats and facts are left out, and an
-error's text where it only tells what went wrong inside.
+Each attempt's life is predicted by `lifecycle_model`; this adds the door, the queue, the replicas, the timers, the
+operators' orders and who is told what. `predict` gives, for each peer and request, the frames in order. Heartbeats and
+facts are left out, and an error's text where it only tells what went wrong inside.
+
+It looks at everything after every event; the router knows when it need not.
 """
 
 from __future__ import annotations
@@ -10,44 +12,100 @@ from __future__ import annotations
 from collections import defaultdict
 from dataclasses import dataclass, field
 from hashlib import sha256
-from typing import Any
+from typing import Any, NamedTuple
 
 import msgspec
 
 from omnizmq import protocol as wire
 from omnizmq.config import Config
-from omnizmq.pipeline import Pipeline
+from omnizmq.pipeline import Pipeline, Plan
 from omnizmq.router import lifecycle as life
 from omnizmq.router import messages as msg
+from support.delivered_model import Told
 from support.lifecycle_model import ILLEGAL, Model
+from support.operations_model import ModelOrders
 
 Key = tuple[str, str]
 """A peer (`client`, `talker/0#1`, `launcher`), and the request or replica that it is about, or nothing."""
 Prediction = dict[Key, list[object]]
+Place = tuple[str, int]
+"""A replica and its incarnation, or a request and its attempt."""
+
+STARVING_AGES = 4
+FACTS = ("registered", "input_ready", "running", "first_output")
 
 
 @dataclass
 class ModelReplica:
+    name: str
     stage: str
     capacity: int
+    most: int
     incarnation: int = 0
     state: str = "dead"
-    bound: set[str] = field(default_factory=set)
-    left: set[str] = field(default_factory=set)
+    bound: set[Place] = field(default_factory=set)
+    left: set[Place] = field(default_factory=set)
     seen: float = 0.0
     engine: str = "loading"
     since: float = 0.0
     told: float = 0.0
+    unread: int = 0  # bytes in its ring, at its last heartbeat
     endpoint: str = ""
+    returning: bool = False
+    drained: bool = False
+    ordered: int = 0
+
+    @property
+    def serves(self) -> bool:
+        return self.state in ("ready", "draining")
+
+
+@dataclass
+class ModelAttempt:
+    number: int
+    life: Model
+    bindings: dict[str, Place] = field(default_factory=dict)
+    fed: set[str] = field(default_factory=set)
+    paused: set[str] = field(default_factory=set)
+
+    def computes(self, stage: str) -> bool:
+        """B1: it has what it needs, and its caller reads."""
+        has_input = stage in self.fed or not self.life.plan.incoming[stage]
+        return has_input and not self.paused
 
 
 @dataclass
 class ModelRequest:
     submit: wire.Submit
     client: str | None
-    life: Model
-    bindings: dict[str, tuple[str, int]] = field(default_factory=dict)
-    timers: list[tuple[float, life.Event]] = field(default_factory=list)
+    plan: Plan
+    caller: dict[str, Told]
+    attempts: dict[int, ModelAttempt]
+    present: ModelAttempt
+    shunned: frozenset[Place] = frozenset()
+    lost: wire.ErrorInfo | None = None
+
+    @property
+    def name(self) -> str:
+        return self.submit.request_id
+
+    @property
+    def over(self) -> bool:
+        return self.present.life.over
+
+
+class ModelTimer(NamedTuple):
+    at: float
+    number: int
+    request: str
+    attempt: int
+    kind: str
+
+
+class ModelWaiting(NamedTuple):
+    request: str
+    since: float
+    number: int
 
 
 class RouterModel:
@@ -58,15 +116,21 @@ class RouterModel:
         self.limits = config.router
         self.pipeline = Pipeline(config)
         self.replicas = {
-            f"{stage.name}/{n}": ModelReplica(stage.name, stage.max_inflight)
+            f"{stage.name}/{n}": ModelReplica(
+                f"{stage.name}/{n}", stage.name, stage.max_inflight, max(stage.max_registered, stage.max_inflight)
+            )
             for stage in config.stage
             for n in range(stage.replicas)
         }
         self.requests: dict[str, ModelRequest] = {}
-        self.queue: list[str] = []
+        self.queue: list[ModelWaiting] = []
+        self.kept: set[str] = set()
+        self.timers: list[ModelTimer] = []
+        self.orders = ModelOrders(self.replicas, self._say)
         self.turns: dict[str, int] = defaultdict(int)
+        self.numbers = 0
         self.draining = self.drained = False
-        self.late = self.bad = 0
+        self.late = self.bad = self.redriven = self.replicas_lost = 0
         self.now = 0.0
         self.ticked = self.judged = 0.0
         self.out: Prediction = {}
@@ -75,6 +139,15 @@ class RouterModel:
 
     def predict(self, event: msg.Input, now: float) -> Prediction:
         self.now, self.out = now, defaultdict(list)
+        self._happened(event)
+        self.orders.look(now)
+        self._admit()
+        if self.draining and not self.requests and not self.drained:
+            self.drained = True
+            self._say("launcher", "", msg.Drained())
+        return {key: [without_text(frame) for frame in frames] for key, frames in self.out.items() if frames}
+
+    def _happened(self, event: msg.Input) -> None:
         match event:
             case msg.ClientSent(client, frame):
                 self._client(client.decode(), frame)
@@ -83,8 +156,8 @@ class RouterModel:
             case msg.ReplicaStarting(name, incarnation, _):
                 replica = self.replicas[name]
                 replica.incarnation, replica.state, replica.endpoint = incarnation, "starting", ""
-                replica.seen = replica.since = now
-                replica.engine = "loading"
+                replica.seen = replica.since = self.now
+                replica.engine, replica.unread = "loading", 0
             case msg.WorkerJoined(name, incarnation, endpoint):
                 if self._present(name, incarnation):
                     self.replicas[name].endpoint = endpoint
@@ -98,15 +171,15 @@ class RouterModel:
                 self._tick()
             case msg.DrainAsked():
                 self.draining = True
+                self.orders.stop()
             case msg.StopAsked(why):
                 self.draining = True
+                self.orders.stop()
                 for request in list(self.requests.values()):
                     self._advance(request, life.Failed(wire.ErrorInfo("unavailable", why, None, None, True)))
-        self._admit()
-        if self.draining and not self.requests and not self.drained:
-            self.drained = True
-            self.out["launcher", ""].append(msg.Drained())
-        return {key: [without_text(frame) for frame in frames] for key, frames in self.out.items() if frames}
+
+    def _say(self, peer: str, about: str, frame: object) -> None:
+        self.out[peer, about].append(frame)
 
     # --- Clients ---------------------------------------------------------------------------------------------------
 
@@ -118,11 +191,19 @@ class RouterModel:
                 live = [
                     request
                     for request in self.requests.values()
-                    if frame.id in (request.submit.external_id, request.submit.request_id) and not request.life.over
+                    if frame.id in (request.submit.external_id, request.name) and not request.over
                 ]
                 for request in live:
                     self._advance(request, life.AbortAsked())
-                self.out[client, ""].append(wire.AbortAck(frame.call, len(live)))
+                self._say(client, "", wire.AbortAck(frame.call, len(live)))
+            case wire.Consumed(name, stage, outputs):
+                request = self.requests.get(name)
+                mine = request is not None and request.client == client and stage in request.caller
+                if request is not None and mine and request.caller[stage].reads(outputs):
+                    for other in {stage, *request.present.paused & {*request.caller}}:  # they learn that it reads
+                        self._credit(request, other)
+            case wire.Operate():
+                self.orders.asked(client, frame, self.now, draining=self.draining)
             case wire.Bye():
                 self._gone(client)
 
@@ -131,78 +212,135 @@ class RouterModel:
         if code is not None:
             retriable = code in ("unavailable", "overloaded")
             error = wire.ErrorInfo(code, "", None, None, retriable)
-            self.out[client, frame.request_id].append(wire.Refused(frame.request_id, error))
+            self._say(client, frame.request_id, wire.Refused(frame.request_id, error))
             return
         plan = self.pipeline.plan(frame.modalities)
-        request = self.requests[frame.request_id] = ModelRequest(frame, client, Model(plan))
+        caller = {name: Told() for name in plan.final_stages}
+        attempt = ModelAttempt(1, Model(plan, caller))
+        request = ModelRequest(frame, client, plan, caller, {1: attempt}, attempt)
+        self.requests[frame.request_id] = request
         if frame.deadline_s is not None:
-            error = wire.ErrorInfo("deadline_exceeded", "", None, None, False)
-            request.timers.append((self.now + frame.deadline_s, life.Failed(error)))
-        if not self._start(request):
-            self.queue.append(frame.request_id)
+            self._set_timer(request, frame.deadline_s, "deadline")
+        self._wait(request)
 
     def _refusal(self, frame: wire.Submit) -> str | None:
-        left = {name for replica in self.replicas.values() for name in replica.left}
+        left = {name for replica in self.replicas.values() for name, _ in replica.left}
         if frame.request_id in self.requests or frame.request_id in left:
             return "invalid_request"
         if self.draining:
             return "unavailable"
-        if any(one not in self.pipeline.modalities for one in frame.modalities or []):
+        if any(one not in self.pipeline.modalities for one in frame.modalities or []) or abs(frame.priority) > 100:
             return "invalid_request"
-        chosen = self._choose(self.pipeline.plan(frame.modalities).names, frame.affinity)
+        plan = self.pipeline.plan(frame.modalities)
+        chosen = self._choose(plan, frame.affinity, frozenset())
         if chosen == "nobody":
             return "unavailable"
-        return "overloaded" if chosen == "full" and len(self.queue) >= self.limits.max_queued else None
+        lines = [self._line(self.requests[one.request]) for one in self.queue]
+        waits = (
+            chosen == "full"
+            or self.kept & set(plan.names)
+            or (plan.names, self._key(plan, frame), frozenset()) in lines
+        )
+        return "overloaded" if waits and len(self.queue) >= self.limits.max_queued else None
 
     def _gone(self, client: str) -> None:
         for request in [request for request in self.requests.values() if request.client == client]:
             request.client = None
             self._advance(request, life.AbortAsked())
 
-    # --- Replicas --------------------------------------------------------------------------------------------------
+    def _credit(self, request: ModelRequest, stage: str) -> None:
+        """B1: to who makes the outputs, as long as it does."""
+        if stage in request.present.life.awaited:
+            credit = wire.OutputCredit(request.name, request.present.number, request.caller[stage].credit)
+            self._to_stage(request, request.present, stage, credit)
 
-    def _choose(self, stages: tuple[str, ...], affinity: str | None) -> dict[str, str] | str:
+    # --- Places ----------------------------------------------------------------------------------------------------
+
+    def active(self, replica: ModelReplica) -> int:
+        """Attempts that take a place there: they compute, or nobody knows."""
+        return sum(self._takes_place(replica, place) for place in replica.bound)
+
+    def _takes_place(self, replica: ModelReplica, place: Place) -> bool:
+        name, number = place
+        return place in replica.left or self.requests[name].attempts[number].computes(replica.stage)
+
+    def _has_room(self, replica: ModelReplica) -> bool:
+        return self.active(replica) < replica.capacity and len(replica.bound) < replica.most
+
+    def _choose(self, plan: Plan, affinity: str | None, shunned: frozenset[Place]) -> dict[str, str] | str:
         """A replica for each stage, or `full`, or `nobody`."""
-        chosen = {}
-        ready = {
-            stage: [name for name, one in self.replicas.items() if one.stage == stage and one.state == "ready"]
-            for stage in stages
-        }
-        if not all(ready.values()):
-            return "nobody"
-        for stage, names in ready.items():
-            policy = self.pipeline.by_name[stage].policy
-            if policy == "affinity" and affinity is not None:
-                names = [max(names, key=lambda name: sha256(f"{name} {affinity}".encode()).digest())]
-            free = [name for name in names if len(self.replicas[name].bound) < self.replicas[name].capacity]
-            if not free:
-                return "full"
-            if policy == "least_loaded":
-                least = min(len(self.replicas[name].bound) for name in free)
-                chosen[stage] = next(name for name in free if len(self.replicas[name].bound) == least)
-            else:
-                chosen[stage] = free[self.turns[stage] % len(free)]
-        return chosen
+        ready: dict[str, list[str]] = {}
+        for stage in plan.names:
+            pool = [one for one in self.replicas.values() if one.stage == stage]
+            ready[stage] = [
+                one.name for one in pool if one.state == "ready" and (one.name, one.incarnation) not in shunned
+            ]
+            if not ready[stage] and not any(one.returning for one in pool):
+                return "nobody"
+        chosen = {stage: self._choose_one(stage, names, affinity) for stage, names in ready.items()}
+        found = {stage: name for stage, name in chosen.items() if name is not None}
+        return found if len(found) == len(chosen) else "full"
 
-    def _start(self, request: ModelRequest) -> bool:
-        chosen = self._choose(request.life.plan.names, request.submit.affinity)
-        if isinstance(chosen, str):
-            return False
-        for stage, name in chosen.items():
-            self.turns[stage] += 1
-            self.replicas[name].bound.add(request.submit.request_id)
-            request.bindings[stage] = (name, self.replicas[name].incarnation)
-        self._advance(request, life.Bound())
-        return True
+    def _choose_one(self, stage: str, names: list[str], affinity: str | None) -> str | None:
+        policy = self.pipeline.by_name[stage].policy
+        if policy == "affinity" and affinity is not None and names:
+            names = [max(names, key=lambda name: sha256(f"{name} {affinity}".encode()).digest())]
+        free = [name for name in names if self._has_room(self.replicas[name])]
+        if not free:
+            return None
+        if policy == "least_loaded":
+            return min(free, key=lambda name: (self.active(self.replicas[name]), len(self.replicas[name].bound)))
+        return free[self.turns[stage] % len(free)]
+
+    # --- Who waits (B2) --------------------------------------------------------------------------------------------
+
+    def _key(self, plan: Plan, submit: wire.Submit) -> str | None:
+        return submit.affinity if any(stage.policy == "affinity" for stage in plan.stages) else None
+
+    def _line(self, request: ModelRequest) -> tuple[object, ...]:
+        return request.plan.names, self._key(request.plan, request.submit), request.shunned
+
+    def _wait(self, request: ModelRequest) -> None:
+        self.numbers += 1
+        self.queue.append(ModelWaiting(request.name, self.now, self.numbers))
+
+    def _urgency(self, waiting: ModelWaiting) -> tuple[float, int]:
+        """Priority, raised by waiting; of two that are equal, who came first."""
+        waited = (self.now - waiting.since) / self.limits.priority_age_s
+        return -(self.requests[waiting.request].submit.priority + waited), waiting.number
 
     def _admit(self) -> None:
-        for name in list(self.queue):
-            request = self.requests[name]
-            if self._choose(request.life.plan.names, request.submit.affinity) == "nobody":
-                error = wire.ErrorInfo("unavailable", "", None, None, True)
-                self._advance(request, life.Failed(error))
-            elif self._start(request):
-                self.queue.remove(name)
+        blocked: set[tuple[object, ...]] = set()
+        self.kept = set()
+        for waiting in sorted(self.queue, key=self._urgency):
+            request = self.requests[waiting.request]
+            line, stages = self._line(request), request.plan.names
+            if line in blocked:
+                continue
+            chosen = (
+                "kept"
+                if self.kept & set(stages)
+                else self._choose(request.plan, request.submit.affinity, request.shunned)
+            )
+            if isinstance(chosen, dict):
+                self.queue.remove(waiting)
+                self._start(request, chosen)
+            elif chosen == "nobody" and (request.lost is None or self.limits.redrive != "wait"):
+                unavailable = wire.ErrorInfo("unavailable", "", None, None, True)
+                self._advance(request, life.Failed(request.lost or unavailable))
+            else:
+                blocked.add(line)
+                starves = self.now - waiting.since > STARVING_AGES * self.limits.priority_age_s
+                self.kept |= set(stages) if chosen == "full" and starves else set()
+
+    def _start(self, request: ModelRequest, chosen: dict[str, str]) -> None:
+        for stage, name in chosen.items():
+            self.turns[stage] += 1
+            self.replicas[name].bound.add((request.name, request.present.number))
+            request.present.bindings[stage] = (name, self.replicas[name].incarnation)
+        self._advance(request, life.Bound())
+
+    # --- Workers ---------------------------------------------------------------------------------------------------
 
     def _present(self, name: str, incarnation: int) -> bool:
         """F3: whether this incarnation lives; if so, it was heard of just now."""
@@ -218,190 +356,269 @@ class RouterModel:
         elif isinstance(frame, wire.Heartbeat):
             replica = self.replicas[name]
             replica.engine, replica.since, replica.told = frame.state, frame.since_ns / 1e9, self.now
+            replica.unread = sum(use.used + use.spilled for use in frame.rings)
             if replica.state == "starting":
                 ready = frame.state in ("idle", "stepping")
-                replica.state = "ready" if ready else "starting"
+                if ready:
+                    replica.state = "draining" if replica.drained else "ready"
                 other = msg.ReplicaFailed if frame.state == "failed" else msg.ReplicaLoading
-                said = msg.ReplicaReady(name) if ready else other(name, frame.text)
-                self.out["launcher", name].append(said)
+                self._say("launcher", name, msg.ReplicaReady(name) if ready else other(name, frame.text))
         else:
-            self._report(name, incarnation, frame)
+            self._report(self.replicas[name], frame)
 
-    def _report(
-        self, name: str, incarnation: int, frame: wire.StageFact | wire.Output | wire.RelayContent | wire.StageFinished
-    ) -> None:
-        replica = self.replicas[name]
+    def _report(self, replica: ModelReplica, frame: Any) -> None:
         request = self.requests.get(frame.request_id)
-        binding = (name, incarnation)
-        if request is None or frame.attempt != 1 or request.bindings.get(replica.stage) != binding:
+        attempt = request.attempts.get(frame.attempt) if request is not None else None
+        here = (replica.name, replica.incarnation)
+        if request is None or attempt is None or attempt.bindings.get(replica.stage) != here:
             self.late += 1
-            if request is None and isinstance(frame, wire.StageFinished) and frame.attempt == 1:
-                replica.bound.discard(frame.request_id)
-                replica.left.discard(frame.request_id)
+            if isinstance(frame, wire.StageFinished):
+                replica.bound.discard((frame.request_id, frame.attempt))
+                replica.left.discard((frame.request_id, frame.attempt))
             return
         match frame:
-            case wire.StageFact(fact="registered"):
-                self._advance(request, life.Registered(replica.stage))
-            case wire.Output():
-                self._advance(request, life.OutputArrived(replica.stage, frame.seq, frame.content, frame.last))
-            case wire.RelayContent():
-                if len(frame.data) > self.limits.relay_max_bytes:
-                    error = wire.ErrorInfo("stage_error", "", replica.stage, name, False)
-                    self._advance(request, life.Failed(error))
+            case wire.StageFact():
+                self._fact(request, attempt, replica.stage, frame.fact)
+            case wire.StagePaused():
+                if attempt is not request.present or request.over:
+                    self.late += 1
+                elif replica.stage not in request.caller:
+                    self.bad += 1
                 else:
-                    self._advance(request, life.RelayArrived(replica.stage, frame.target, frame.data))
+                    (attempt.paused.add if frame.paused else attempt.paused.discard)(replica.stage)
+            case wire.Output():
+                self._advance(request, life.OutputArrived(replica.stage, frame.seq, frame.content, frame.last), attempt)
+            case wire.RelayContent():
+                large = len(frame.data) > self.limits.relay_max_bytes
+                error = wire.ErrorInfo("stage_error", "", replica.stage, replica.name, False)
+                arrived = life.RelayArrived(replica.stage, frame.target, frame.data)
+                self._advance(request, life.Failed(error) if large else arrived, attempt)
             case wire.StageFinished():
-                usage = dict(frame.usage)
-                if frame.edges:
-                    usage["chunks_out"] = sum(edge.chunks for edge in frame.edges)
-                    usage["bytes_out"] = sum(edge.bytes for edge in frame.edges)
-                report = life.StageFinished(
-                    replica.stage, frame.finish_reason, frame.error, usage, frame.note, frame.outputs
-                )
-                self._advance(request, report)
+                self._finished(request, attempt, replica.stage, frame)
+
+    def _fact(self, request: ModelRequest, attempt: ModelAttempt, stage: str, fact: str) -> None:
+        if fact not in FACTS:
+            self.bad += 1
+        elif fact == "registered":
+            self._advance(request, life.Registered(stage), attempt)
+        elif fact == "input_ready" and attempt is request.present:
+            attempt.fed.add(stage)
+
+    def _finished(self, request: ModelRequest, attempt: ModelAttempt, stage: str, frame: wire.StageFinished) -> None:
+        usage = dict(frame.usage)
+        if frame.edges:
+            usage["chunks_out"] = sum(edge.chunks for edge in frame.edges)
+            usage["bytes_out"] = sum(edge.bytes for edge in frame.edges)
+        for edge in frame.edges:
+            usage[f"chunks_to.{edge.target}"], usage[f"bytes_to.{edge.target}"] = edge.chunks, edge.bytes
+        report = life.StageFinished(stage, frame.finish_reason, frame.error, usage, frame.note, frame.outputs)
+        self._advance(request, report, attempt)
 
     def _unsent(self, event: msg.WorkerUnreachable | msg.FrameUnsendable) -> None:
         replica = self.replicas[event.replica]
         request = self.requests.get(event.request_id)
+        attempt = request.attempts.get(event.attempt) if request is not None else None
         lost = isinstance(event, msg.WorkerUnreachable)
-        if request is not None and request.bindings.get(replica.stage) == (event.replica, event.incarnation):
+        here = (event.replica, event.incarnation)
+        if request is not None and attempt is not None and attempt.bindings.get(replica.stage) == here:
             code = "replica_lost" if lost else "protocol_error"
             error = wire.ErrorInfo(code, "", replica.stage, event.replica, lost)
-            whole = lost or event.submission
-            self._advance(request, life.SubmissionFailed(replica.stage, error) if whole else life.Failed(error))
+            whole = lost or event.submission  # type: ignore[union-attr]
+            failed = life.SubmissionFailed(replica.stage, error) if whole else life.Failed(error)
+            self._advance(request, failed, attempt)
         if lost and replica.incarnation == event.incarnation:
-            self._kill(event.replica)
+            self._kill(replica)
 
-    def _kill(self, name: str) -> None:
-        replica = self.replicas[name]
-        if replica.state in ("starting", "ready"):
+    def _kill(self, replica: ModelReplica) -> None:
+        if replica.state == "starting" or replica.serves:
             replica.state = "stuck"
-            self.out["launcher", name].append(msg.KillReplica(name, replica.incarnation, ""))
+            self._say("launcher", replica.name, msg.KillReplica(replica.name, replica.incarnation, ""))
 
     def _exited(self, event: msg.ReplicaExited) -> None:
         replica = self.replicas[event.replica]
         if replica.incarnation != event.incarnation or replica.state == "dead":
             return
         replica.state = "dead"
+        self.replicas_lost += replica.ordered != event.incarnation
         for name, other in self.replicas.items():
-            if other.state in ("ready", "stuck"):
-                self.out[f"{name}#{other.incarnation}", ""].append(wire.PeerLost(event.replica, event.incarnation))
+            if other.serves or other.state == "stuck":
+                self._say(f"{name}#{other.incarnation}", "", wire.PeerLost(event.replica, event.incarnation))
         bound, replica.bound, replica.left = replica.bound, set(), set()
-        for name in sorted(bound):
-            if name in self.requests:
+        for name, number in sorted(bound):
+            request = self.requests.get(name)
+            if request is not None and number in request.attempts:
                 lost = life.ReplicaLost(replica.stage, event.replica, event.reason)
-                self._advance(self.requests[name], lost)
+                self._advance(request, lost, request.attempts[number])
 
     # --- Time ------------------------------------------------------------------------------------------------------
+
+    def _set_timer(self, request: ModelRequest, seconds: float, kind: str, attempt: int = 1) -> None:
+        self.numbers += 1
+        self.timers.append(ModelTimer(self.now + seconds, self.numbers, request.name, attempt, kind))
 
     def _tick(self) -> None:
         slept = self.ticked and self.now - self.ticked > self.limits.heartbeat_timeout_s / 2
         for replica in self.replicas.values() if slept else ():
             replica.seen = replica.since = self.now
         self.ticked = self.now
-        due = [
-            (at, event, request) for request in self.requests.values() for at, event in request.timers if at <= self.now
-        ]
-        for at, event, request in sorted(due, key=lambda one: one[0]):
-            request.timers.remove((at, event))
-            if request.submit.request_id in self.requests:
-                self._advance(request, event)
+        due = sorted(timer for timer in self.timers if timer.at <= self.now)
+        self.timers = [timer for timer in self.timers if timer.at > self.now]
+        for timer in due:
+            if timer.request in self.requests:
+                self._fires(self.requests[timer.request], timer)
         if self.now - self.judged >= self.limits.heartbeat_interval_s:
             self.judged = self.now
-            for name, replica in self.replicas.items():
+            for replica in self.replicas.values():
                 if self._ails(replica):
-                    self._kill(name)
+                    self._kill(replica)
+
+    def _fires(self, request: ModelRequest, timer: ModelTimer) -> None:
+        attempt = request.attempts.get(timer.attempt)
+        waits = request.name in [one.request for one in self.queue]
+        if timer.kind == "deadline":
+            self._advance(request, life.Failed(wire.ErrorInfo("deadline_exceeded", "", None, None, False)))
+        elif timer.kind == "redrive" and attempt is request.present and waits and request.lost is not None:
+            self._advance(request, life.Failed(request.lost))
+        elif timer.kind in ("abort", "grace") and attempt is not None:
+            self._advance(request, life.AbortTimedOut() if timer.kind == "abort" else life.GraceExpired(), attempt)
 
     def _ails(self, replica: ModelReplica) -> bool:
         stage = self.pipeline.by_name[replica.stage]
         if replica.state == "starting":
             return self.now - replica.since > stage.start_timeout_s
-        if replica.state != "ready":
+        if not replica.serves:
             return False
         silent = self.now - replica.seen > self.limits.heartbeat_timeout_s
         return silent or (replica.engine == "stepping" and replica.told - replica.since > stage.step_timeout_s)
 
     # --- Requests --------------------------------------------------------------------------------------------------
 
-    def _advance(self, request: ModelRequest, event: life.Event) -> None:
-        outcome = request.life.predict(event)
+    def _advance(self, request: ModelRequest, event: life.Event, attempt: ModelAttempt | None = None) -> None:
+        attempt = attempt or request.present
+        outcome = attempt.life.predict(event)
         if outcome == "late":
             self.late += 1
         if outcome == ILLEGAL:
             self.bad += 1
             error = wire.ErrorInfo("protocol_error", "", getattr(event, "stage", None), None, False)
-            outcome = request.life.predict(life.Failed(error))
-        if isinstance(outcome, str):
-            return
-        for commands in outcome.values():
+            outcome = attempt.life.predict(life.Failed(error))
+        for commands in () if isinstance(outcome, str) else outcome.values():
             for command in commands:
-                self._obey(request, command)
-        if request.life.over and not request.life.awaited:
-            del self.requests[request.submit.request_id]
+                self._obey(request, attempt, command)
+        if attempt.life.over and not attempt.life.awaited:
+            request.attempts.pop(attempt.number, None)
+        if not request.attempts and self.requests.pop(request.name, None):
+            self.timers = [timer for timer in self.timers if timer.request != request.name]
 
-    def _obey(self, request: ModelRequest, command: Any) -> None:
-        name = request.submit.request_id
+    def _obey(self, request: ModelRequest, attempt: ModelAttempt, command: Any) -> None:
         match command:
             case life.SubmitStage() | life.FeedStage() | life.AbortStage():
-                replica, incarnation = request.bindings[command.stage]
-                self.out[f"{replica}#{incarnation}", name].append(self._stage_frame(request, command))
-            case life.Deliver() | life.SendTerminal():
-                if isinstance(command, life.SendTerminal) and name in self.queue:
-                    self.queue.remove(name)
-                if request.client is not None:
-                    self.out[request.client, name].append(self._caller_frame(request, command))
+                self._to_stage(request, attempt, command.stage, self._stage_frame(request, attempt, command))
+            case life.PassOver():
+                self._credit(request, command.stage)
+            case life.Deliver():
+                self._to_caller(request, self._caller_frame(request, command))
+            case life.SendTerminal():
+                self.queue = [waiting for waiting in self.queue if waiting.request != request.name]
+                self._to_caller(request, self._caller_frame(request, command))
+            case life.Redrive():
+                self._redrive(request, attempt, command.error)
             case life.ReleaseStage() | life.LeaveBehind():
-                self._free(request, command)
+                self._free(request, attempt, command)
             case life.StartAbortTimer():
-                request.timers.append((self.now + self.limits.abort_timeout_s, life.AbortTimedOut()))
+                self._set_timer(request, self.limits.abort_timeout_s, "abort", attempt.number)
             case life.StartGrace():
-                request.timers.append((self.now + self.limits.terminal_grace_s, life.GraceExpired()))
+                self._set_timer(request, self.limits.terminal_grace_s, "grace", attempt.number)
 
-    def _free(self, request: ModelRequest, command: life.ReleaseStage | life.LeaveBehind) -> None:
-        if command.stage not in request.bindings:
+    def _redrive(self, request: ModelRequest, attempt: ModelAttempt, lost: wire.ErrorInfo) -> None:
+        """F2: by policy, and as long as there are attempts left."""
+        policy = self.limits.redrive
+        dead = frozenset(place for place in attempt.bindings.values() if place[0] == lost.replica)
+        shunned = request.shunned | dead
+        possible = policy == "wait" or self._choose(request.plan, None, shunned) != "nobody"
+        if policy == "never" or attempt.number >= self.limits.max_attempts or not possible:
+            self._advance(request, life.Failed(lost), attempt)
             return
-        replica_id, incarnation = request.bindings[command.stage]
-        replica = self.replicas[replica_id]
-        if replica.incarnation == incarnation and request.submit.request_id in replica.bound:
-            if isinstance(command, life.LeaveBehind):
-                replica.left.add(request.submit.request_id)
-            else:
-                replica.bound.remove(request.submit.request_id)
+        self.redriven += 1
+        request.shunned, request.lost = shunned, lost
+        for told in request.caller.values():
+            told.begins_again(lost.replica)
+        number = attempt.number + 1
+        request.present = ModelAttempt(number, Model(request.plan, request.caller, attempt.life.ran))
+        request.attempts[number] = request.present
+        if policy == "wait":
+            self._set_timer(request, self.limits.redrive_wait_s, "redrive", number)
+        self._wait(request)
+        self._advance(request, life.Superseded(), attempt)
 
-    def _stage_frame(self, request: ModelRequest, command: life.SubmitStage | life.FeedStage | life.AbortStage) -> Any:
-        submit, stage = request.submit, command.stage
+    def _free(
+        self, request: ModelRequest, attempt: ModelAttempt, command: life.ReleaseStage | life.LeaveBehind
+    ) -> None:
+        if command.stage not in attempt.bindings:
+            return
+        name, incarnation = attempt.bindings[command.stage]
+        replica, place = self.replicas[name], (request.name, attempt.number)
+        if replica.incarnation == incarnation and place in replica.bound:
+            if isinstance(command, life.LeaveBehind):
+                replica.left.add(place)
+            else:
+                replica.bound.remove(place)
+
+    # --- Frames ----------------------------------------------------------------------------------------------------
+
+    def _to_stage(self, request: ModelRequest, attempt: ModelAttempt, stage: str, frame: object) -> None:
+        replica, incarnation = attempt.bindings[stage]
+        self._say(f"{replica}#{incarnation}", request.name, frame)
+
+    def _to_caller(self, request: ModelRequest, frame: object) -> None:
+        if request.client is not None:
+            self._say(request.client, request.name, frame)
+
+    def _stage_frame(
+        self, request: ModelRequest, attempt: ModelAttempt, command: life.SubmitStage | life.FeedStage | life.AbortStage
+    ) -> Any:
+        submit, stage, number = request.submit, command.stage, attempt.number
         if isinstance(command, life.AbortStage):
-            return wire.AbortStage(submit.request_id, 1)
+            return wire.AbortStage(submit.request_id, number)
         if isinstance(command, life.FeedStage):
-            return wire.FeedStage(submit.request_id, 1, command.source, command.data)
-        config, plan = self.pipeline.by_name[stage], request.life.plan
+            return wire.FeedStage(submit.request_id, number, command.source, command.data)
+        config, plan = self.pipeline.by_name[stage], request.plan
         edges_in = [edge for edge in plan.edges if edge.target == stage]
         edges_out = [edge for edge in plan.edges if edge.source == stage]
         return wire.SubmitStage(
             request_id=submit.request_id,
             external_id=submit.external_id,
-            attempt=1,
-            engine_id=f"{submit.request_id}/1/{stage}",
+            attempt=number,
+            engine_id=f"{submit.request_id}/{number}/{stage}",
             prompt=submit.prompt if not edges_in else None,
             original_prompt=submit.prompt if config.wants_prompt else None,
             params=config.params | submit.params.get(stage, {}),
             priority=submit.priority,
             final=stage in plan.final_stages,
-            sources=[wire.Source(edge.source, *request.bindings[edge.source], edge.mode) for edge in edges_in],
-            targets=[self._target(request, edge.target, edge.mode, edge.window_chunks) for edge in edges_out],
+            window=min(submit.window, self.limits.output_window),
+            window_bytes=self.limits.output_window_mib * 1024 * 1024,
+            unread=max(0, request.caller[stage].sent - request.caller[stage].read) if stage in request.caller else 0,
+            sources=[wire.Source(edge.source, *attempt.bindings[edge.source], edge.mode) for edge in edges_in],
+            targets=[
+                wire.Target(
+                    edge.target,
+                    *attempt.bindings[edge.target],
+                    self.replicas[attempt.bindings[edge.target][0]].endpoint,
+                    edge.mode,
+                    edge.window_chunks,
+                    edge.input_timeout_s,
+                )
+                for edge in edges_out
+            ],
         )
 
-    def _target(self, request: ModelRequest, stage: str, mode: str, window: int) -> wire.Target:
-        replica, incarnation = request.bindings[stage]
-        return wire.Target(stage, replica, incarnation, self.replicas[replica].endpoint, mode, window, 60.0)
-
     def _caller_frame(self, request: ModelRequest, command: life.Deliver | life.SendTerminal) -> Any:
-        name = request.submit.request_id
+        name, bindings = request.name, request.present.bindings
         if isinstance(command, life.Deliver):
             return wire.Delivery(name, command.stage, command.modality, command.content, command.stage_finished)
         error = command.error
-        if error is not None and error.replica is None and error.stage in request.bindings:
-            error = msgspec.structs.replace(error, replica=request.bindings[error.stage][0])
+        if error is not None and error.replica is None and error.stage in bindings:
+            error = msgspec.structs.replace(error, replica=bindings[error.stage][0])
         return wire.Terminal(
             request_id=name,
             stage=command.stage,
@@ -434,10 +651,17 @@ def observed(effects: list[msg.Effect]) -> Prediction:
     return {key: [without_text(frame) for frame in frames] for key, frames in out.items()}
 
 
+def differing(came: Prediction, expected: Prediction) -> str:
+    """For people: what came and was not expected, and the other way round."""
+    keys = [key for key in {**came, **expected} if came.get(key) != expected.get(key)]
+    return "".join(f"\n{key}:\n  came     {came.get(key)}\n  expected {expected.get(key)}" for key in keys)
+
+
 def without_text(frame: Any) -> Any:
     """An error's message tells people more than the model knows; a stage's own error is kept as it is."""
     error = getattr(frame, "error", None)
     if error is None or (error.code == "stage_error" and error.message == "it broke"):
         return frame
-    stage = None if error.code == "unavailable" else error.stage
-    return msgspec.structs.replace(frame, error=msgspec.structs.replace(error, message="", stage=stage))
+    where = (None, None) if error.code == "unavailable" else (error.stage, error.replica)
+    plain = wire.ErrorInfo(error.code, "", *where, error.retriable)
+    return msgspec.structs.replace(frame, error=plain)

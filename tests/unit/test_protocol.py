@@ -7,7 +7,7 @@ import random
 import string
 from collections.abc import Sequence
 from contextlib import suppress
-from typing import Any, get_args, get_origin, get_type_hints
+from typing import Any, Literal, get_args, get_origin, get_type_hints
 
 import msgspec
 import numpy as np
@@ -49,6 +49,8 @@ def anything(kind: Any) -> st.SearchStrategy[Any]:
     if kind in scalars:
         return scalars[kind]
     inner = get_args(kind)
+    if get_origin(kind) is Literal:
+        return st.sampled_from(inner)
     if get_origin(kind) is list:
         return st.lists(anything(inner[0]), max_size=3)
     if get_origin(kind) is dict:
@@ -390,7 +392,7 @@ def _samples() -> list[Any]:
             [wire.Source("thinker", "thinker/0", 1, "chunk")],
             [wire.Target("code2wav", "code2wav/0", 1, "ipc://x", "relay", 4, 60.0)],
         ),
-        wire.Welcome(1, "demo", 5, [wire.StageInfo("thinker", "text")], 9, 8, 1 << 20),
+        wire.Welcome(1, "demo", 5, [wire.StageInfo("thinker", "text")], 9, 8, 1 << 20, 10.0),
         wire.Delivery("demo-1", "code2wav", "audio", wire.Audio(b"abcd", 24_000), True),
         wire.Terminal("demo-1", "code2wav", "audio", "error", error, {"thinker": {"t": 1}}, ["talker"], {"a": "b"}),
         wire.ChunkFrame("demo-1", 1, 1, "thinker", 1, {"n": 1.5, "b": True}, [array]),

@@ -147,6 +147,11 @@ class SmolLM:
         generation = self._live.get(request_id)
         return generation is not None and generation.has_news
 
+    def busy_with(self, request_id: str) -> bool:
+        generation = self._live.get(request_id)
+        with self._lock:
+            return generation is not None and self._slots.begins(generation)
+
     def step(self, ready: Sequence[str]) -> list[StageOutput]:
         outputs = []
         for request_id in ready:

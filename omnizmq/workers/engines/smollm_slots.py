@@ -29,6 +29,10 @@ class Slots(Generic[Key]):
     def wait(self, key: Key, *, long: bool) -> None:
         self._waiting[key] = long
 
+    def begins(self, key: Key) -> bool:
+        """It waits for a slot, or its prompt is being computed."""
+        return key in self._waiting or key in self._prefilling
+
     def forget(self, key: Key) -> None:
         """Takes it out if it still waits; one that has a slot leaves by `leave`."""
         self._waiting.pop(key, None)

@@ -141,7 +141,7 @@ class _Request:
 
 
 class SyntheticEngine:
-    """An `Engine`. Time is `time.monotonic`; where a request waits for time alone, one thread calls `wake`."""
+    """A `ThreadedEngine`. Time is `time.monotonic`; where a request waits for time alone, one thread calls `wake`."""
 
     def __init__(self, context: EngineContext, options: Options) -> None:
         self._context = context
@@ -213,6 +213,11 @@ class SyntheticEngine:
             return True
         self._alarm.set(due)
         return False
+
+    def busy_with(self, request_id: str) -> bool:
+        """It waits for time alone, as others compute."""
+        request = self._requests.get(request_id)
+        return request is not None and self._due(request) is not None
 
     def step(self, ready: Sequence[str]) -> list[StageOutput]:
         """One output of each of the `max_batch` requests that were stepped longest ago."""

@@ -17,10 +17,19 @@ from omnizmq.commands import chat
 from omnizmq.commands.asking import Asked, split_param
 from omnizmq.commands.turn import Turn
 from omnizmq.commands.wave import WaveFile
-from omnizmq.errors import InvalidRequestError, NotFoundError, OverloadedError, StageError
+from omnizmq.errors import (
+    InvalidRequestError,
+    NotFoundError,
+    OverloadedError,
+    ReplicaLostError,
+    SlowReaderError,
+    StageError,
+)
 from omnizmq.protocol import VERSION
 from omnizmq.runtime import Deployment, RuntimeDir
 
+DIED = "talker/0 died: killed by SIGKILL"
+SLOW = "1024 outputs unread for 30 s (router.slow_reader_grace_s)"
 STAGES = {"thinker": "text", "talker": None, "code2wav": "audio"}
 
 
@@ -204,7 +213,17 @@ class TestTurns:
         [
             (None, False, 0, ""),
             (InvalidRequestError("no"), False, 2, "omnizmq chat: no\n"),
+            (InvalidRequestError("no", stage="talker", replica="talker/0"), False, 2, "omnizmq chat: no\n"),
             (OverloadedError("full"), False, 1, "omnizmq chat: full\n"),
+            (StageError("broke", stage="talker", replica="talker/0"), False, 1, "omnizmq chat: talker/0: broke\n"),
+            (StageError("broke", stage="talker"), False, 1, "omnizmq chat: talker: broke\n"),
+            (ReplicaLostError(DIED, stage="talker", replica="talker/0"), False, 1, f"omnizmq chat: {DIED}\n"),
+            (
+                SlowReaderError(SLOW, stage="thinker", replica="thinker/0"),
+                False,
+                1,
+                f"omnizmq chat: thinker/0: {SLOW}\n",
+            ),
             (None, True, 130, "omnizmq chat: interrupted\n"),
         ],
     )

@@ -88,7 +88,7 @@ def test_wrong_usage_is_one_line(
     assert err.count("\n") == 1
 
 
-@pytest.mark.parametrize("arguments", [("status",), ("abort", "x")])
+@pytest.mark.parametrize("arguments", [("status",), ("abort", "x"), ("restart", "x"), ("drain", "x/0")])
 def test_without_a_deployment_the_json_document_says_so(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, arguments: tuple[str, ...]
 ) -> None:
@@ -108,6 +108,8 @@ def test_without_a_deployment_the_json_document_says_so(
         (errors.InvalidRequestError("no"), 2, "no"),
         (errors.RouterLostError("no"), 1, "no"),
         (errors.OmnizmqError("no"), 1, "no"),
+        (errors.StageError("no", stage="talker", replica="talker/0"), 1, "talker/0: no"),
+        (errors.StageError("talker/0 said no", stage="talker", replica="talker/0"), 1, "talker/0 said no"),
         (KeyboardInterrupt(), 130, "interrupted"),
         (click.Abort(), 130, "interrupted"),
         (BrokenPipeError(), 1, None),

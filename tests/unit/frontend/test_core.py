@@ -1,4 +1,5 @@
-"""The client's table: frames in, what its callers get out, and when a record goes (A3, A4, C3, C4, F6)."""
+"""The client's table: frames in, what its callers get out, which credits go back, and when a record goes (A3, A4, B1,
+C3, C4, F6)."""
 
 from __future__ import annotations
 
@@ -11,8 +12,16 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
 from omnizmq import protocol as wire
-from omnizmq.errors import OmnizmqError, OverloadedError, ProtocolError, RouterLostError, StageError
-from omnizmq.frontend.core import Answer, ClientTable, Connected, OutputKind, Rejected, Wake
+from omnizmq.errors import (
+    InvalidRequestError,
+    OmnizmqError,
+    OverloadedError,
+    ProtocolError,
+    RouterLostError,
+    SlowReaderError,
+    StageError,
+)
+from omnizmq.frontend.core import Answer, ClientTable, Connected, Credit, OutputKind, Rejected, Signal, Wake
 from omnizmq.frontend.output import RequestOutput
 
 RID = "demo-0123456789abcdef"
@@ -27,8 +36,13 @@ def terminal(reason: str = "stop", *, error: wire.ErrorInfo | None = None, rid: 
     return wire.Terminal(rid, "code2wav", "audio", reason, error, usage, ["talker"], {"talker": "no words"})
 
 
-def table(kind: OutputKind = "delta") -> ClientTable:
+def welcome(window: int = 1024, window_bytes: int = 8 << 20) -> wire.Welcome:
+    return wire.Welcome(wire.VERSION, "demo", 5, [], 1, window, window_bytes, 10.0)
+
+
+def table(kind: OutputKind = "delta", window: int = 1024, window_bytes: int = 8 << 20) -> ClientTable:
     made = ClientTable()
+    made.handle(welcome(window, window_bytes))
     made.open(RID, "demo", kind)
     return made
 
@@ -102,17 +116,6 @@ class TestDeliveries:
         assert isinstance(again, RequestOutput)
         assert again.text == "d"
 
-    def test_b1_what_was_consumed_is_counted_in_deliveries_whatever_the_caller_is_handed(self) -> None:
-        for kind, counts in (("delta", [1, 2, 3]), ("final", [3])):
-            client = table(kind)  # type: ignore[arg-type]
-            for frame in (delivery("a "), delivery("b "), delivery("c", last=True)):
-                client.handle(frame)
-            assert client.consumed(RID) == 0
-            seen = []
-            while client.take(RID) is not None:
-                seen.append(client.consumed(RID))
-            assert seen == counts
-
     def test_a_stage_that_made_nothing_ends_with_nothing(self) -> None:
         for kind in ("delta", "final"):
             client = table(kind)  # type: ignore[arg-type]
@@ -120,6 +123,105 @@ class TestDeliveries:
             (output,) = taken(client)
             assert isinstance(output, RequestOutput)
             assert (output.text, output.audio, output.stage_finished) == (None, None, True)
+
+
+def read(of: ClientTable, rid: str = RID) -> list[Signal]:
+    """The caller takes what there is, and is back for more after each."""
+    signals: list[Signal] = []
+    while of.is_open(rid) and of.take(rid) is not None:
+        signals += of.back(rid)
+    return signals
+
+
+class TestB1:
+    """A credit is due when an eighth of a final stage's window has been consumed."""
+
+    def test_b1_an_output_is_consumed_when_its_caller_is_back_for_more(self) -> None:
+        client = table(window=8)
+        assert client.handle(delivery("a")) == [Wake(RID)]
+        assert client.back(RID) == []  # nothing was taken
+        client.take(RID)
+        assert client.back(RID) == [Credit(RID, "thinker", 1)]
+        assert client.back(RID) == []  # and once only
+        assert client.take(RID) is None
+        assert client.back(RID) == []
+
+    def test_b1_what_was_taken_before_one_comes_back_counts_too(self) -> None:
+        client = table(window=16)
+        for _ in range(3):
+            client.handle(delivery("a"))
+            client.take(RID)
+        assert client.back(RID) == [Credit(RID, "thinker", 2)]
+
+    @pytest.mark.parametrize(("window", "every"), [(1, 1), (8, 1), (15, 1), (16, 2), (1024, 128)])
+    def test_b1_credits_come_an_eighth_of_the_window_apart_and_say_how_many_there_were(
+        self, window: int, every: int
+    ) -> None:
+        client = table(window=window)
+        for _ in range(3 * every):
+            client.handle(delivery("a"))
+        assert read(client) == [Credit(RID, "thinker", every * n) for n in (1, 2, 3)]
+
+    def test_b1_bytes_of_content_count_as_well(self) -> None:
+        client = table(window_bytes=80)
+        for text in ("x" * 9, "x", "é" * 5, "x" * 9, "x" * 30):
+            client.handle(delivery(text))
+        assert read(client) == [Credit(RID, "thinker", 2), Credit(RID, "thinker", 3), Credit(RID, "thinker", 5)]
+        sound = wire.Audio(bytes(12), 24_000)
+        client.handle(wire.Delivery(RID, "code2wav", "audio", sound, False))
+        assert read(client) == [Credit(RID, "code2wav", 1)]
+
+    def test_b1_each_stage_has_a_window_of_its_own(self) -> None:
+        client = table(window=16)
+        for stage in ("thinker", "code2wav", "thinker", "thinker", "code2wav", "thinker"):
+            client.handle(delivery("a", stage=stage))
+        assert read(client) == [Credit(RID, "thinker", 2), Credit(RID, "code2wav", 2), Credit(RID, "thinker", 4)]
+
+    def test_b1_an_end_without_content_is_a_delivery_too(self) -> None:
+        client = table(window=16)
+        client.handle(delivery("a"))
+        client.handle(delivery(None, last=True))
+        assert read(client) == [Credit(RID, "thinker", 2)]
+
+    def test_b1_what_goes_into_a_whole_is_consumed_when_it_comes(self) -> None:
+        client = table("final", window=16)
+        assert client.handle(delivery("a")) == []
+        assert client.handle(delivery("b")) == [Credit(RID, "thinker", 2)]
+        client.handle(welcome(window=8))
+        assert client.handle(delivery("c")) == [Credit(RID, "thinker", 3)]
+        assert client.handle(delivery("d", last=True)) == [Credit(RID, "thinker", 4), Wake(RID)]
+        (whole,) = taken(client)
+        assert isinstance(whole, RequestOutput)
+        assert whole.text == "abcd"
+        assert client.back(RID) == []  # it has been counted
+
+    def test_b1_no_credit_goes_for_a_request_that_has_ended(self) -> None:
+        for end in (terminal(), terminal("abort"), wire.Bye("stopped"), wire.Refused(RID, FULL)):
+            client = table(window=8)
+            client.handle(delivery("a"))
+            client.handle(delivery("b"))
+            client.take(RID)
+            client.handle(end)
+            assert client.back(RID) == []
+            assert read(client) == []
+            assert client.back(RID) == []
+
+    def test_b1_one_caller_that_does_not_read_takes_no_credit_from_another(self) -> None:
+        client = table(window=8)
+        client.open("slow-1", "slow", "delta")
+        for _ in range(20):
+            client.handle(delivery("a"))
+            client.handle(delivery("a", rid="slow-1"))
+        assert len(read(client)) == 20
+
+    def test_b1_until_the_windows_are_known_each_output_is_worth_a_credit(self) -> None:
+        client = ClientTable()
+        client.open(RID, "demo", "delta")
+        client.handle(delivery("a"))
+        assert read(client) == [Credit(RID, "thinker", 1)]
+
+
+FULL = wire.ErrorInfo("overloaded", "256 wait", None, None, True)
 
 
 class TestC4:
@@ -152,6 +254,14 @@ class TestC4:
         assert isinstance(first, RequestOutput)
         assert isinstance(error, StageError)
         assert (error.message, error.stage, error.replica) == ("boom", "talker", "talker/0")
+
+    def test_b1_a_slow_reader_is_told_so(self) -> None:
+        client = table()
+        info = wire.ErrorInfo("slow_reader", "1024 outputs unread for 30 s", "thinker", "thinker/0", False)
+        client.handle(terminal("error", error=info))
+        (error,) = taken(client)
+        assert isinstance(error, SlowReaderError)
+        assert (error.message, error.replica, error.retriable) == ("1024 outputs unread for 30 s", "thinker/0", False)
 
     def test_a2_a_refusal_is_raised_and_ends_the_record(self) -> None:
         client = table()
@@ -261,69 +371,95 @@ class TestAnswers:
     def test_a_status_is_answered_by_its_call(self) -> None:
         assert table().handle(wire.Status(8, b"{}")) == [Answer(8, b"{}")]
 
+    def test_an_order_is_answered_by_its_call_with_what_kept_it_from_being_done(self) -> None:
+        assert table().handle(wire.Operated(9, None)) == [Answer(9, None)]
+        (answer,) = table().handle(wire.Operated(9, wire.ErrorInfo("invalid_request", "no", "talkr", None, False)))
+        assert isinstance(answer, Answer)
+        assert isinstance(answer.value, InvalidRequestError)
+        assert (answer.call, answer.value.message, answer.value.stage) == (9, "no", "talkr")
+
     def test_a_welcome_connects(self) -> None:
-        welcome = wire.Welcome(1, "demo", 5, [], 1, 8, 1 << 20)
-        assert table().handle(welcome) == [Connected(welcome)]
+        assert table().handle(welcome()) == [Connected(welcome())]
 
 
 class TableMachine(RuleBasedStateMachine):
-    """Random frames for several requests. The model: for each open request, what its caller has still to get."""
+    """Random frames for several requests. The model: for each open request, what its caller has still to get and the
+    credit that each of it is worth (stage, bytes), and for each of its stages what was consumed since the last credit.
+    """
 
     keys = st.sampled_from(["a-1"] * 6 + ["b-1", "c-1"])
 
     def __init__(self) -> None:
         super().__init__()
         self.client = ClientTable()
-        self.owed: dict[str, deque[str]] = {}
+        self.client.handle(welcome(window=23, window_bytes=31))  # a credit for two outputs, or for three bytes
+        self.owed: dict[str, deque[tuple[str, tuple[str, int] | None]]] = {}
         self.parts: dict[tuple[str, str], str] = {}
         self.kinds: dict[str, OutputKind] = {}
         self.over: set[str] = set()
+        self.taken: dict[str, list[tuple[str, int]]] = {}  # by a caller that is not back
+        self.consumed: dict[tuple[str, str], tuple[int, int, int]] = {}  # all; outputs, bytes since the last credit
         self.late = 0
 
-    @rule(rid=keys, kind=st.sampled_from(["delta", "final"]))
+    @rule(rid=keys, kind=st.sampled_from(["delta", "delta", "final"]))
     def open(self, rid: str, kind: OutputKind) -> None:
         if rid in self.owed:
             return
         self.client.open(rid, rid[0], kind)
         self.owed[rid], self.kinds[rid] = deque(), kind
 
-    def _arrives(self, rid: str, what: str, signals: list[object], *, ends: bool) -> None:
+    def _arrives(
+        self, rid: str, what: str, signals: list[Signal], *, ends: bool, worth: tuple[str, int] | None = None
+    ) -> None:
         if rid not in self.owed or rid in self.over:
             self.late += 1
             assert signals == []
             return
         if ends:
             self.over.add(rid)
-        self.owed[rid].append(what)
+        self.owed[rid].append((what, worth))
         assert signals == [Wake(rid)]
+
+    def _consumes(self, rid: str, stage: str, nbytes: int) -> list[Signal]:
+        """The credit that this brings, if any."""
+        if rid in self.over:
+            return []
+        total, outputs, size = self.consumed.get((rid, stage), (0, 0, 0))
+        total, outputs, size = total + 1, outputs + 1, size + nbytes
+        due = outputs >= 2 or size >= 3
+        self.consumed[rid, stage] = (total, 0, 0) if due else (total, outputs, size)
+        return [Credit(rid, stage, total)] if due else []
 
     @rule(
         rid=keys,
         stage=st.sampled_from(["s", "s", "t"]),
-        text=st.sampled_from(["x", "yy", "", None]),
+        text=st.sampled_from(["x", "yy", "éé", "", None]),
         last=st.booleans(),
     )
     def delivers(self, rid: str, stage: str, text: str | None, last: bool) -> None:
         signals = self.client.handle(delivery(text, stage=stage, last=last, rid=rid))
+        nbytes = len((text or "").encode())
+        worth: tuple[str, int] | None = (stage, nbytes)
         if self.kinds.get(rid) == "final" and rid in self.owed and rid not in self.over:
+            credits = self._consumes(rid, stage, nbytes)
             whole = self.parts.pop((rid, stage), "") + (text or "")
             if not last:
                 self.parts[(rid, stage)] = whole
-                assert signals == []
+                assert signals == credits
                 return
-            text = whole
-        self._arrives(rid, f"{stage} {text or ''} {last}", list(signals), ends=False)
+            assert signals[: len(credits)] == credits
+            text, worth, signals = whole, None, signals[len(credits) :]
+        self._arrives(rid, f"{stage} {text or ''} {last}", signals, ends=False, worth=worth)
 
     @rule(rid=keys, reason=st.sampled_from(["stop", "abort", "error"]))
     def ends(self, rid: str, reason: str) -> None:
         error = wire.ErrorInfo("stage_error", "boom", None, None, False) if reason == "error" else None
         signals = self.client.handle(terminal(reason, error=error, rid=rid))
-        self._arrives(rid, reason, list(signals), ends=True)
+        self._arrives(rid, reason, signals, ends=True)
 
     @rule(rid=keys)
     def refuses(self, rid: str) -> None:
-        info = wire.ErrorInfo("overloaded", "full", None, None, True)
-        self._arrives(rid, "refused", list(self.client.handle(wire.Refused(rid, info))), ends=True)
+        self._arrives(rid, "refused", self.client.handle(wire.Refused(rid, FULL)), ends=True)
 
     @precondition(lambda self: len(self.owed) > 1)
     @rule(now=st.integers(0, 5))
@@ -334,7 +470,7 @@ class TableMachine(RuleBasedStateMachine):
         assert self.client.lost("gone") == [Wake(rid) for rid in live]
         for rid in live:
             self.over.add(rid)
-            self.owed[rid].append("lost")
+            self.owed[rid].append(("lost", None))
 
     @rule(rid=keys)
     def takes(self, rid: str) -> None:
@@ -344,9 +480,17 @@ class TableMachine(RuleBasedStateMachine):
         if not self.owed[rid]:
             assert item is None
             return
-        assert _said(item) == self.owed[rid].popleft()
+        what, worth = self.owed[rid].popleft()
+        assert _said(item) == what
+        if worth is not None:
+            self.taken.setdefault(rid, []).append(worth)
         if rid in self.over and not self.owed[rid]:
             self._gone(rid)
+
+    @rule(rid=keys)
+    def comes_back(self, rid: str) -> None:
+        expected = [credit for worth in self.taken.pop(rid, ()) for credit in self._consumes(rid, *worth)]
+        assert self.client.back(rid) == expected
 
     @rule(rid=keys)
     def goes_away(self, rid: str) -> None:
@@ -354,10 +498,11 @@ class TableMachine(RuleBasedStateMachine):
         self._gone(rid)
 
     def _gone(self, rid: str) -> None:
-        self.owed.pop(rid, None)
-        self.kinds.pop(rid, None)
+        for table in (self.owed, self.kinds, self.taken):
+            table.pop(rid, None)
         self.over.discard(rid)
         self.parts = {key: text for key, text in self.parts.items() if key[0] != rid}
+        self.consumed = {key: counts for key, counts in self.consumed.items() if key[0] != rid}
 
     @invariant()
     def the_table_is_what_the_model_says(self) -> None:
@@ -384,4 +529,4 @@ def _said(item: RequestOutput | OmnizmqError | None) -> str:
 
 
 TableMachine.TestCase.settings = settings(max_examples=150, stateful_step_count=40, deadline=None, derandomize=True)
-TestC4AgainstAModel = TableMachine.TestCase
+TestB1AndC4AgainstAModel = TableMachine.TestCase

@@ -128,6 +128,41 @@ class TestRestarts:
         assert launch.ticked(9.0) == []
         assert spawned(launch.ready("a/0", 9.0)) == ["b/0#2"]
 
+    def test_f2_a_restart_on_purpose_has_no_delay_and_is_no_death(self, running: Supervisor) -> None:
+        running.restarting("a/0")
+        assert spawned(running.exited("a/0", "restarted", 5.0)) == ["a/0#2"]
+        running.ready("a/0", 6.0)
+        running.exited("a/0", "died", 7.0)
+        assert running.next_due() == 7.5, "the first death"
+
+    def test_f2_it_is_on_purpose_once(self, running: Supervisor) -> None:
+        running.restarting("a/0")
+        running.exited("a/0", "restarted", 5.0)
+        assert running.exited("a/0", "exit status 3", 5.5) == []
+        assert running.next_due() == 6.0
+
+    def test_f2_a_restart_of_one_is_none_of_another(self, running: Supervisor) -> None:
+        running.restarting("a/0")
+        assert running.exited("b/0", "died", 5.0) == []
+
+    def test_f5_before_all_are_ready_it_fails_the_launch_all_the_same(self) -> None:
+        launch = supervisor(stage("a"), stage("b"))
+        launch.start(0.0)
+        launch.ready("a/0", 1.0)
+        launch.restarting("a/0")
+        assert launch.exited("a/0", "restarted", 2.0) == [FailLaunch("a/0", "restarted")]
+
+    def test_one_on_purpose_that_shares_a_device_waits_for_the_other_to_load(self) -> None:
+        launch = supervisor(stage("a", ["cuda:0"]), stage("b", ["cuda:0"]), restart_delay_s=0.5)
+        launch.start(0.0)
+        launch.ready("a/0", 1.0)
+        launch.ready("b/0", 2.0)
+        launch.exited("b/0", "died", 3.0)
+        assert spawned(launch.ticked(3.5)) == ["b/0#2"]
+        launch.restarting("a/0")
+        assert launch.exited("a/0", "restarted", 4.0) == []
+        assert spawned(launch.ready("b/0", 5.0)) == ["a/0#2"]
+
     def test_after_stop_nothing_starts(self, running: Supervisor) -> None:
         running.exited("a/0", "died", 0.0)
         running.stop()

@@ -18,6 +18,7 @@ from omnizmq.protocol import (
     Delivery,
     ErrorInfo,
     FeedStage,
+    OutputCredit,
     Refused,
     RelayContent,
     Status,
@@ -75,7 +76,7 @@ class TestQueue:
             "overloaded", "the queue is full: 1 wait already (router.max_queued); try again shortly", None, None, True
         )
         assert play >> play.submits("alice", "c") << to("alice", Refused, request_id=rid("c"), error=error)
-        assert sorted(play.core.requests) == [rid("a"), rid("b")]
+        assert play.live == [rid("a"), rid("b")]
 
     def test_without_a_queue_there_is_still_room_where_a_replica_is_free(self) -> None:
         play = one_place(max_queued=0)
@@ -86,7 +87,7 @@ class TestQueue:
 
     def test_a_full_queue_refuses_nobody_who_would_not_wait(self) -> None:
         """Those that wait need a voice; this one does not."""
-        stages = {"voice": {"max_inflight": 1}}
+        stages = {"voice": {"max_inflight": 1, "max_registered": 1}}
         play = RouterPlay(config("thinker:text > voice:audio", stages=stages, router={"max_queued": 1}))
         assert play >> play.submits("alice", "a") << to("voice/0", SubmitStage)
         assert play >> play.submits("alice", "b")
@@ -94,7 +95,7 @@ class TestQueue:
         assert play >> play.submits("alice", "d", modalities=["text"]) << to("thinker/0", SubmitStage)
 
     def test_who_finds_a_place_may_pass_who_does_not(self) -> None:
-        stages = {"thinker": {"max_inflight": 2}, "voice": {"max_inflight": 1}}
+        stages = {"thinker": {"max_inflight": 2}, "voice": {"max_inflight": 1, "max_registered": 1}}
         play = RouterPlay(config("thinker:text > voice:audio", stages=stages))
         assert play >> play.submits("alice", "a") << to("voice/0", SubmitStage)
         assert play >> play.submits("alice", "b", modalities=["text"]) << to("thinker/0", SubmitStage)
@@ -117,12 +118,12 @@ class TestQueue:
 
     def test_ends_while_the_queue_is_gone_through(self) -> None:
         """Its replica dies: all that wait end, whatever comes between them."""
-        play = one_place()
+        play = one_place(redrive="never")
         assert play >> play.submits("alice", "a") << to("thinker/0", SubmitStage)
         for client, name in (("alice", "b"), ("bob", "c"), ("alice", "d")):
             assert play >> play.submits(client, name)
         assert play >> msg.ClientGone(b"alice", "its process ended") << to("thinker/0", AbortStage)
-        assert play.core.queue == [rid("c")]
+        assert play.waiting == [rid("c")]
         assert play >> play.dies("thinker/0") << to("bob", Terminal, request_id=rid("c"))
         assert play.is_empty()
 
@@ -190,7 +191,7 @@ class TestUnreachableWorkers:
     def test_what_was_lost_on_the_way_nobody_knows_so_the_worker_is_given_up(self) -> None:
         play = one_place()
         assert play >> play.submits("alice") << to("thinker/0", SubmitStage)
-        lost = WorkerUnreachable("thinker/0", 1, "", "it does not read")
+        lost = WorkerUnreachable("thinker/0", 1, "", 0, "it does not read")
         assert play >> lost << effect(KillReplica, incarnation=1, why="unreachable: it does not read")
         assert play >> lost, "once"
         assert play >> play.dies("thinker/0") << to("alice", Terminal, finish_reason="error")
@@ -200,9 +201,9 @@ class TestUnreachableWorkers:
         assert play >> play.dies("thinker/0")
         play.starts("thinker/0")
         assert play >> play.submits("alice") << to("thinker/0", SubmitStage)
-        for late in (WorkerUnreachable("thinker/0", 1, REQUEST, "it is not connected"),):
+        for late in (WorkerUnreachable("thinker/0", 1, REQUEST, 1, "it is not connected"),):
             assert play >> late
-        assert play >> FrameUnsendable("thinker/0", 1, REQUEST, True, "too large")
+        assert play >> FrameUnsendable("thinker/0", 1, REQUEST, 1, True, "too large")
         assert play.status()["live_requests"] == 1
 
     def test_relay_content_that_fits_no_message_fails_its_request(self) -> None:
@@ -212,7 +213,7 @@ class TestUnreachableWorkers:
         assert play >> play.worker("a/0", RelayContent, request_id=REQUEST, attempt=1, target="b", data=b"x")
         _ = play >> play.finishes("a/0", REQUEST) << to("alice", Delivery)
         assert play << to("b/0", SubmitStage) << to("b/0", FeedStage)
-        unsendable = FrameUnsendable("b/0", 1, REQUEST, False, "a FeedStage is too large")
+        unsendable = FrameUnsendable("b/0", 1, REQUEST, 1, False, "a FeedStage is too large")
         error = ErrorInfo("protocol_error", "a FeedStage is too large", "b", "b/0", False)
         _ = play >> unsendable << to("alice", Terminal, error=error)
         assert play << to("b/0", AbortStage), "its worker has it and waits"
@@ -262,16 +263,20 @@ class TestStatus:
         assert play >> play.submits("alice") << to("thinker/0", SubmitStage)
         for seq in (1, 2, 3):
             assert play >> play.makes("thinker/0", REQUEST, seq, "x") << to("alice", Delivery)
-        for client, outputs, left in (
-            ("bob", 3, 3),
-            ("alice", 2, 1),
-            ("alice", 1, 1),
-            ("alice", -1, 1),
-            ("alice", 99, 0),
+        credit = to("thinker/0", OutputCredit, request_id=REQUEST, attempt=1)
+        for client, stage, outputs, left in (
+            ("bob", "thinker", 3, 3),
+            ("alice", "voice", 3, 3),
+            ("alice", "thinker", 2, 1),
+            ("alice", "thinker", 1, 1),
+            ("alice", "thinker", -1, 1),
+            ("alice", "thinker", 99, 0),
         ):
-            assert play >> ClientSent(client.encode(), Consumed(REQUEST, outputs))
+            before = play.status()["counters"]["unconsumed"]
+            _ = play >> play.has_read(client, REQUEST, stage, outputs)
+            assert (play << credit) if left < before else play
             assert play.status()["counters"]["unconsumed"] == left
-        assert play >> ClientSent(b"alice", Consumed("nobody", 1))
+        assert play >> play.has_read("alice", "nobody", "thinker", 1)
 
     def test_a_restart_is_counted(self) -> None:
         play = one_place()
@@ -312,7 +317,7 @@ class TestFacts:
 NUMBERS = st.integers(-(2**63), 2**64 - 1)
 TEXTS = st.text(max_size=8)
 IDS = st.sampled_from([REQUEST, rid("other"), "demo", "other", ""]) | TEXTS
-ATTEMPTS = st.just(1) | NUMBERS
+ATTEMPTS = st.sampled_from([1, 1, 2, 3]) | NUMBERS
 ERRORS = st.none() | st.builds(ErrorInfo, TEXTS, TEXTS, st.none() | TEXTS, st.none() | TEXTS, st.booleans())
 CONTENTS = st.none() | st.builds(wire.Text, TEXTS)
 EDGES = st.lists(st.builds(wire.EdgeCount, TEXTS, NUMBERS, NUMBERS, NUMBERS, NUMBERS), max_size=2)
@@ -331,7 +336,15 @@ CLIENT_FRAMES = st.one_of(
     ),
     st.builds(submission, st.sampled_from(["demo", "other"])),
     st.builds(Abort, NUMBERS, IDS),
-    st.builds(Consumed, IDS, NUMBERS),
+    st.builds(Consumed, IDS, st.sampled_from(["thinker", "talker", "?"]), NUMBERS),
+    st.builds(
+        wire.Operate,
+        NUMBERS,
+        st.sampled_from(["drain", "resume", "restart"]),
+        st.sampled_from(["thinker", "talker/0", "code2wav/0", "?"]) | TEXTS,
+        st.floats() | st.just(0.1),
+        st.booleans(),
+    ),
     st.builds(wire.AskStatus, NUMBERS),
     st.builds(wire.Bye, TEXTS),
 )
@@ -346,10 +359,13 @@ WORKER_FRAMES = st.one_of(
         NUMBERS,
         NUMBERS,
     ),
-    st.builds(wire.StageFact, **HEAD, fact=st.sampled_from(["registered", "running", "?"]), at_ns=NUMBERS),
+    st.builds(
+        wire.StageFact, **HEAD, fact=st.sampled_from(["registered", "input_ready", "running", "?"]), at_ns=NUMBERS
+    ),
     st.builds(
         wire.Output, **HEAD, seq=st.integers(-1, 3) | NUMBERS, content=CONTENTS, last=st.booleans(), at_ns=NUMBERS
     ),
+    st.builds(wire.StagePaused, **HEAD, paused=st.booleans(), at_ns=NUMBERS),
     st.builds(RelayContent, **HEAD, target=st.sampled_from(["talker", "?"]), data=st.binary(max_size=4)),
     st.builds(
         wire.StageFinished,

@@ -97,10 +97,56 @@ class TestDelivered:
         assert play >> life.Bound() >> life.Registered("thinker") << life.SubmitStage("thinker")
         output = life.OutputArrived("thinker", 1, Text("a"), False)
         assert play >> output << life.Deliver("thinker", "text", Text("a"), False)
-        assert play.lifecycle.delivered == 1
+        assert play.lifecycle.delivered["thinker"].sent == 1
         _ = play >> done("thinker", outputs=1) << life.Deliver("thinker", "text", None, True)
         assert play << life.ReleaseStage("thinker") << terminal()
-        assert play.lifecycle.delivered == 2
+        assert play.lifecycle.delivered["thinker"].sent == 2
+
+    def test_an_output_that_says_nothing_is_no_delivery(self) -> None:
+        play = LifePlay(pipeline("thinker:text").plan(None))
+        assert play >> life.Bound() >> life.Registered("thinker") << life.SubmitStage("thinker")
+        assert play >> life.OutputArrived("thinker", 1, None, False) << life.PassOver("thinker")
+        assert play.lifecycle.delivered["thinker"].credit == 1, "nobody will ever read it"
+
+
+class TestAnotherAttempt:
+    """F2: a loss is answered by whoever knows the replicas; a lifecycle is one attempt."""
+
+    def lost(self) -> LifePlay:
+        play = LifePlay(pipeline("thinker:text > voice:audio").plan(None))
+        assert (
+            play >> life.Bound() >> life.Registered("voice") << life.SubmitStage("voice") << life.SubmitStage("thinker")
+        )
+        gone = life.ReplicaLost("thinker", "thinker/0", "killed")
+        error = ErrorInfo("replica_lost", "thinker/0 died: killed", "thinker", "thinker/0", True)
+        assert play >> gone << life.ReleaseStage("thinker") << life.Redrive(error)
+        return play
+
+    def test_what_still_computes_is_aborted_behind_it_and_there_is_no_terminal(self) -> None:
+        play = self.lost()
+        assert play >> life.Superseded() << life.AbortStage("voice") << life.StartAbortTimer()
+        play.drops(life.OutputArrived("voice", 1, None, True))
+        assert not play.lifecycle.settled
+        assert play >> done("voice") << life.ReleaseStage("voice")
+        assert play.lifecycle.settled
+        play.refuses(life.Superseded(), "superseded without having asked for it")
+
+    def test_what_does_not_confirm_is_left_behind(self) -> None:
+        play = self.lost()
+        assert play >> life.Superseded() << life.AbortStage("voice") << life.StartAbortTimer()
+        assert play >> life.AbortTimedOut() << life.LeaveBehind("voice")
+        assert play.lifecycle.settled
+
+    def test_where_none_follows_the_loss_is_the_requests_error(self) -> None:
+        play = self.lost()
+        _ = play >> life.Failed(LATE) << terminal("error", error=LATE)
+        assert play << life.AbortStage("voice") << life.StartAbortTimer()
+
+    def test_one_that_waits_for_its_replicas_says_which_stages_ran_before(self) -> None:
+        plan = pipeline("thinker:text > voice:audio").plan(None)
+        lifecycle = life.Lifecycle("demo-0", plan, None, ("voice",))
+        ended = lifecycle.handle(life.AbortAsked())[-1]
+        assert ended == terminal("abort", usage={}, usage_incomplete=("voice",))
 
 
 class TestAfterTheEnd:

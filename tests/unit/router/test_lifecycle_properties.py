@@ -6,15 +6,17 @@
 from __future__ import annotations
 
 from hypothesis import given
-from support.lifecycle_world import World
+from support.lifecycle_world import Had, World
 from support.properties import Dice, checked, dice
 from support.random_graphs import graphs
 
-from omnizmq.pipeline import Pipeline
+from omnizmq.pipeline import Pipeline, Plan
 from omnizmq.protocol import ErrorInfo, Text
 from omnizmq.router import lifecycle as life
 
 LATE_DEADLINE = ErrorInfo("deadline_exceeded", "too late", None, None, False)
+BROKEN = ErrorInfo("protocol_error", "it fits no message", None, None, False)
+LOST = ErrorInfo("replica_lost", "the other end is gone", "other", "other/0", True)
 UNSENT = ErrorInfo("replica_lost", "it cannot be reached", None, None, True)
 
 
@@ -39,9 +41,11 @@ def something_happens(roll: Dice, world: World) -> None:
         life.AbortAsked(),
         life.Failed(LATE_DEADLINE),
         life.ReplicaLost(stage, f"{stage}/0", "killed"),
-        life.SubmissionFailed(stage, UNSENT),
+        life.SubmissionFailed(stage, roll.pick([UNSENT, BROKEN])),
+        life.StageFinished(stage, None, LOST, {}, None, 0),
         life.AbortTimedOut(),
         life.GraceExpired(),
+        *[life.Superseded()] * (world.lifecycle.phase is not life.Phase.RUNNING),
     ]
     world.feed(roll.pick(events))
 
@@ -73,9 +77,26 @@ def nonsense_comes(roll: Dice, world: World) -> None:
         world.scripts[stage].outputs = world.model.outputs[stage]
 
 
-def finish(world: World) -> None:
+def answer(roll: Dice, world: World) -> None:
+    """F2: another attempt follows, or not."""
+    if world.asks is not None:
+        world.feed(roll.pick([life.Superseded(), life.Failed(world.asks.error)]))
+
+
+def some_earlier_attempt(roll: Dice, plan: Plan) -> dict[str, Had]:
+    """What an attempt before this one delivered: some of what this one may say, or something else."""
+    if roll.pick([True, False]):
+        return {}
+    return {
+        name: Had(roll.pick(["", name, f"{name}1{name}", f"{name}1{name}2", "?"]), roll.pick([False, False, True]))
+        for name in plan.final_stages
+    }
+
+
+def finish(roll: Dice, world: World) -> None:
     """Whatever is still awaited reports its end in the usual way; timers fire where one has been started."""
     for _ in range(100):
+        answer(roll, world)
         if world.lifecycle.settled:
             return
         if world.awaited:
@@ -95,16 +116,18 @@ def finish(world: World) -> None:
 @given(graphs, dice)
 def test_every_command_is_predicted_whatever_happens(graph: Pipeline, roll: Dice) -> None:
     asked = roll.pick([[modality] for modality in graph.modalities] + [graph.modalities])
-    world = World(graph.plan(asked))
-    moves = [a_stage_goes_on] * roll.pick([5, 15, 60]) + [a_stage_fails, something_happens, nonsense_comes]
+    plan = graph.plan(asked)
+    world = World(plan, has=some_earlier_attempt(roll, plan))
+    moves = [a_stage_goes_on] * roll.pick([2, 5, 15, 60]) + [a_stage_fails, something_happens, nonsense_comes]
     moves += [a_timer_fires] * roll.pick([0, 1, 3])
     if roll.number(0, 9):
         world.feed(life.Bound())
     for _ in range(roll.number(0, 50)):
         roll.pick(moves)(roll, world)
+        answer(roll, world)
     if world.lifecycle.phase is life.Phase.WAITING:
         world.feed(life.Bound())
-    finish(world)
+    finish(roll, world)
     world.watch.check_end()
 
 

@@ -83,7 +83,7 @@ class TestRoom:
 
     def test_an_output_that_ends_its_request_makes_room(self) -> None:
         """What should not have come fails the first request; its second stage had not been submitted yet."""
-        stages = {"thinker": {"max_inflight": 2}, "voice": {"max_inflight": 1}}
+        stages = {"thinker": {"max_inflight": 2}, "voice": {"max_inflight": 1, "max_registered": 1}}
         play = RouterPlay(config("thinker:text ~> voice:audio", stages=stages))
         assert play >> play.submits("alice", "a") << to("thinker/0", SubmitStage, request_id=rid("a"))
         assert play >> play.registers("thinker/0", rid("a"))
@@ -99,7 +99,7 @@ class TestRoom:
         assert play >> play.registers("thinker/0", rid("a")) >> play.submits("alice", "b")
         effects, _ = play.brings(play.makes("thinker/0", rid("a"), 1, "Hi", last=True))
         assert [type(effect) for effect in effects] == [msg.ToClient]
-        assert play.core.queue == [rid("b")]
+        assert play.waiting == [rid("b")]
         error = ErrorInfo("stage_error", "it broke", "thinker", "thinker/0", False)
         _ = play >> play.finishes("thinker/0", rid("a"), None, error=error, outputs=1) << to("alice", Terminal)
         assert play << to("thinker/0", SubmitStage, request_id=rid("b"))

@@ -44,6 +44,7 @@ class Net:
     data: dict[str, list[SlotData]] = field(default_factory=dict)
     planes: list[DataPlane] = field(default_factory=list)
     raw: list[zmq.Socket[bytes]] = field(default_factory=list)
+    lost: list[tuple[str, Peer, str]] = field(default_factory=list)
 
     def endpoint(self, replica: str, incarnation: int = 1) -> str:
         return f"ipc://{self.root}/{replica.replace('/', '-')}-{incarnation}"
@@ -63,6 +64,7 @@ class Net:
             incarnation=incarnation,
             nonce=nonce,
             received=received,
+            lost=lambda peer, why: self.lost.append((replica, peer, why)),
         )
         made.start()
         self.planes.append(made)
@@ -273,6 +275,7 @@ class TestHello:
             assert len(talker._producers) == len(talker._by_peer) == 1
             talker.to_producer(source("thinker/0"), credit(1))
             await asyncio.sleep(0.05)
+            assert old.recv(zmq.NOBLOCK) == msgspec.msgpack.encode(wire.SlotsFreed([]))  # to see whether it is there
             assert old.recv(zmq.NOBLOCK) == msgspec.msgpack.encode(credit(1))
 
         run(root, play)
@@ -818,3 +821,50 @@ class TestRings:
             assert ring.freed() == []
 
         rings_test(root, play)
+
+
+class TestABrokenConnection:
+    """One end has sent what no peer may, so ZeroMQ has cut the connection, and both live."""
+
+    OVERSIZED = b"x" * (wire.FRAME_BYTES + 1)
+
+    @pytest.mark.parametrize("direction", ["forth", "back"])
+    def test_w1_both_ends_hear_of_it_and_what_is_sent_later_arrives(
+        self, root: Path, direction: str, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr(dataplane, "DISCONNECTED_S", 0.05)
+
+        async def play(net: Net) -> None:
+            thinker, talker = net.plane("thinker/0"), net.plane("talker/0")
+            thinker.to_consumer(net.target("talker/0"), chunk(1))
+            await until(lambda: net.frames("talker/0") == [chunk(1)])
+            if direction == "forth":
+                thinker._consumers["talker/0", 1].send([self.OVERSIZED])
+            else:
+                talker._socket.send(talker._by_peer["thinker/0", 1].identity, [self.OVERSIZED])
+            await until(lambda: len(net.lost) == 2)
+            assert {(who, peer) for who, peer, _ in net.lost} == {
+                ("thinker/0", ("talker/0", 1)),
+                ("talker/0", ("thinker/0", 1)),
+            }
+            thinker.to_consumer(net.target("talker/0"), chunk(2))
+            await until(lambda: net.frames("talker/0") == [chunk(1), chunk(2)])
+            credit = wire.EdgeCredit(RID, 1, 1, "talker", 2)
+            talker.to_producer(source("thinker/0"), credit)
+            await until(lambda: credit in net.frames("thinker/0"))
+
+        run(root, play)
+
+    def test_f3_a_peer_that_has_died_is_not_called_lost(self, root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(dataplane, "DISCONNECTED_S", 0.05)
+
+        async def play(net: Net) -> None:
+            thinker, talker = net.plane("thinker/0"), net.plane("talker/0")
+            thinker.to_consumer(net.target("talker/0"), chunk(1))
+            await until(lambda: net.frames("talker/0") == [chunk(1)])
+            talker.close()
+            thinker.drop(("talker/0", 1))
+            await asyncio.sleep(0.2)
+            assert net.lost == []
+
+        run(root, play)

@@ -189,7 +189,7 @@ class TestR2:
             << forget()
             << finished(None, error=error, edges=edges)
         )
-        play.drops(chunk(2))
+        play.closes_again(chunk(2))
         assert play.gate.live == 0
 
     @pytest.mark.parametrize("total", [0, 2, -1])
@@ -270,7 +270,7 @@ class TestR5:
     def test_r5_it_closes_the_edge_and_what_still_arrives_is_dropped(self) -> None:
         play = running(submit(THINKER, targets=()))
         assert play >> made(finish_reason="stop") << closed() << finished()
-        play.drops(chunk(2))
+        play.closes_again(chunk(2))
         play.drops(edge_end(2))
 
     def test_r5_an_edge_that_has_ended_is_not_closed(self) -> None:
@@ -607,8 +607,9 @@ class TestAbort:
     def test_a1_frames_that_come_between_abort_and_confirmation_change_nothing(self) -> None:
         play = running()
         assert play >> asks_abort() << forget()
-        for event in (chunk(2), edge_end(2), gives_credit(1), closes(), took(1), ran(), relayed(small(1))):
+        for event in (edge_end(2), gives_credit(1), closes(), took(1), ran(), relayed(small(1))):
             play.drops(event)
+        play.closes_again(chunk(2))
 
     def test_a1_an_abort_while_the_last_chunks_wait_for_credit(self) -> None:
         play = first_stage(target(window=1))
@@ -645,6 +646,15 @@ class TestPeers:
         play.drops(by("hearer", chunk_frame(2, small(2), "thinker")))
         assert play >> chunk(2) << fed(2)
 
+    def test_f3_a_frame_of_another_incarnation_than_its_connection_is_dropped(self) -> None:
+        """Whoever may speak for one incarnation may not speak for another."""
+        play = running()
+        play.drops(by("thinker", wire.ChunkFrame(RID, 1, 2, "thinker", 2, {"n": 2}, [])))
+        play.drops(by("thinker", wire.EdgeEnd(RID, 1, 4, "thinker", 1)))
+        play.drops(by("code2wav", wire.EdgeClosed(RID, 1, 4, "code2wav")))
+        play.drops(by("thinker", wire.ChunkFrame("nobody", 1, 2, "thinker", 1, {}, [])))
+        assert play >> chunk(2) << fed(2)
+
     def test_f3_frames_of_another_incarnation_of_the_consumer_are_dropped(self) -> None:
         play = first_stage(CODE2WAV)
         assert (
@@ -655,7 +665,7 @@ class TestPeers:
 
     def test_f3_frames_of_another_attempt_are_dropped(self) -> None:
         play = running()
-        play.drops(chunk(2, attempt=2))
+        play.closes_again(chunk(2, attempt=2))
 
     def test_frames_for_an_edge_that_is_not_are_dropped(self) -> None:
         play = running()
@@ -701,7 +711,7 @@ class TestPeers:
         play = first_stage(CODE2WAV)
         play >> made(to={"code2wav": [small(1), small(2), small(3)]})
         assert play << fact("first_output") << sent(1) << sent(2) << hold()
-        assert play >> lost("code2wav") << run() << DropPeer("code2wav/0", 5)
+        assert play >> lost("code2wav") << DropPeer("code2wav/0", 5) << run()
         assert play >> made(finish_reason="stop") << finished(edges=[counted(chunks=2)])
 
     def test_f2_a_dead_consumer_of_the_last_chunks_lets_the_stage_report(self) -> None:

@@ -20,6 +20,7 @@ from omnizmq.workers import messages as m
 from omnizmq.workers.core import Gate
 from omnizmq.workers.engine import Chunk, StageOutput
 from omnizmq.workers.ring import Share
+from omnizmq.workers.work import WorkState
 
 SOURCES, TARGETS = ("thinker", "hearer"), ("code2wav", "captions")
 KEYS = [(f"demo-{number:016x}", attempt) for number in range(2) for attempt in (1, 2)]
@@ -51,22 +52,28 @@ submissions = st.fixed_dictionaries(
         "modes_out": st.lists(modes, max_size=2),
         "window": st.integers(1, 3),
         "final": st.booleans(),
+        "reader": st.sampled_from([(1000, 1), (1, 1000), (1000, 6), (2, 1000), (1000, 1000), (3, 11)]),
+        "unread": st.sampled_from([0, 0, 0, 2]),
+        "priority": st.sampled_from([0, 0, 1, -2]),
     }
 )
+plain = {"reader": (1000, 1000), "unread": 0, "priority": 0, "final": False}
+slot_counts = st.sampled_from([64, 64, 1, 2])
 
 
 class GateMachine(RuleBasedStateMachine):
     """Every rule feeds one event to both."""
 
-    @initialize(ready=st.sampled_from(["all", "any"]), first=submissions, second=submissions)
-    def make(self, ready: str, first: dict[str, Any], second: dict[str, Any]) -> None:
-        self.start(ready, {})
+    @initialize(ready=st.sampled_from(["all", "any"]), slots=slot_counts, first=submissions, second=submissions)
+    def make(self, ready: str, slots: int, first: dict[str, Any], second: dict[str, Any]) -> None:
+        self.start(ready, {}, slots)
         self.submit(KEYS[0], first)
         self.submit(KEYS[2], second)
 
-    def start(self, ready: str, rings: dict[str, Share]) -> None:
-        self.gate = Gate(STAGE, REPLICA, INCARNATION, ready, TARGETS, rings)
-        self.model = GateModel(STAGE, REPLICA, INCARNATION, ready, TARGETS, rings)
+    def start(self, ready: str, rings: dict[str, Share], slots: int) -> None:
+        self.gate = Gate(STAGE, REPLICA, INCARNATION, ready, TARGETS, rings, slots=slots)
+        self.model = GateModel(STAGE, REPLICA, INCARNATION, ready, TARGETS, rings, slots=slots)
+        self.slots = slots
         self.written: list[tuple[str, Slot]] = []
         self.now = 1_000
         self.made = 0
@@ -101,8 +108,11 @@ class GateMachine(RuleBasedStateMachine):
             prompt=None,
             original_prompt=None,
             params={},
-            priority=0,
+            priority=fields["priority"],
             final=fields["final"],
+            window=fields["reader"][0],
+            window_bytes=fields["reader"][1],
+            unread=fields["unread"],
             sources=[source(stage, mode) for stage, mode in zip(SOURCES, fields["modes_in"], strict=False)],
             targets=[
                 target(stage, mode, fields["window"]) for stage, mode in zip(TARGETS, fields["modes_out"], strict=False)
@@ -124,6 +134,17 @@ class GateMachine(RuleBasedStateMachine):
     def relay(self, key: tuple[str, int], stage: str, number: int) -> None:
         frames = [wire.ChunkFrame(*key, PEERS[stage], stage, n, {"n": n}, []) for n in range(1, number + 1)]
         self.feed(m.RouterSent(wire.FeedStage(*key, stage, wire.encode_relay(frames))))
+
+    @rule(key=keys, consumed=st.sampled_from([1, 1, 2, 3, 0, -1, 1000]), older=rarely)
+    def caller_read(self, key: tuple[str, int], consumed: int, older: bool) -> None:
+        request = self.model.requests.get(key)
+        read = 0 if request is None or request.reader is None or older else request.reader.read
+        self.feed(m.RouterSent(wire.OutputCredit(*key, read + consumed)))
+
+    @rule(seconds=st.sampled_from([0, 9, 29, 31, 59, 61]))
+    def time_passes(self, seconds: int) -> None:
+        self.now += seconds * 10**9
+        self.feed(m.Ticked())
 
     # --- Peers -----------------------------------------------------------------------------------------------------
 
@@ -201,6 +222,12 @@ class GateMachine(RuleBasedStateMachine):
     def engine_ran(self, key: tuple[str, int]) -> None:
         self.feed(m.EngineRan(self.engine_id(key), self.now))
 
+    @rule(key=keys, ago=st.sampled_from([0, 10, 50, 70]), off=st.sampled_from([0] * 5 + [-1]))
+    def engine_idle(self, key: tuple[str, int], ago: int, off: int) -> None:
+        request = self.model.requests.get(key)
+        fed = 0 if request is None else request.fed
+        self.feed(m.EngineIdle(self.engine_id(key), self.now - ago * 10**9, fed + off))
+
     @rule(
         key=keys,
         content=contents,
@@ -247,9 +274,24 @@ class GateMachine(RuleBasedStateMachine):
     # --- What holds after every step -------------------------------------------------------------------------------
 
     @invariant()
-    def late_events_are_counted(self) -> None:
+    def late_events_are_counted_and_so_is_what_was_discarded(self) -> None:
         if hasattr(self, "gate"):
-            assert self.gate.late == self.model.late
+            assert (self.gate.late, self.gate.discarded) == (self.model.late, self.model.discarded)
+
+    @invariant()
+    def no_more_run_than_there_are_slots_and_none_waits_beside_a_free_one(self) -> None:
+        if hasattr(self, "gate"):
+            states = [self.gate.state_of(*key) for key in self.model.requests]
+            running = sum(work.running for work in self.gate._work.values())
+            assert running <= self.slots
+            assert running == self.slots or WorkState.QUEUED not in states
+
+    @invariant()
+    def no_caller_is_over_its_window(self) -> None:
+        if hasattr(self, "gate"):
+            for request in self.model.requests.values():
+                reader = request.reader
+                assert reader is None or reader.out - reader.read <= max(reader.window, request.submit.unread)
 
     @invariant()
     def the_table_holds_what_has_not_reported(self) -> None:
@@ -295,6 +337,10 @@ class GateMachine(RuleBasedStateMachine):
         ledger = self.gate._ring._ledger
         assert (ledger.used, ledger.spilled, ledger._records) == (0, 0, {})
         assert not any(self.gate._ring._lines.values())
+        running = self.gate._running
+        slots = running._slots
+        tables = [running._works, running._unasked, slots._holders, slots._places, slots._line, slots._waiting]
+        assert not any(tables)
 
 
 class RingMachine(GateMachine):
@@ -304,18 +350,19 @@ class RingMachine(GateMachine):
         quota=st.tuples(quotas, quotas),
         late=st.sampled_from([(), (), (), TARGETS, TARGETS[:1]]),
         windows=st.tuples(st.integers(2, 6), st.integers(2, 6), st.integers(1, 6)),
+        slots=slot_counts,
     )
-    def make(self, quota: tuple[int, int], late: tuple[str, ...], windows: tuple[int, ...]) -> None:
-        self.start("all", {stage: Share(each, each) for stage, each in zip(TARGETS, quota, strict=True)})
+    def make(self, quota: tuple[int, int], late: tuple[str, ...], windows: tuple[int, ...], slots: int) -> None:
+        self.start("all", {stage: Share(each, each) for stage, each in zip(TARGETS, quota, strict=True)}, slots)
         for key, window in zip((KEYS[0], KEYS[1], KEYS[2]), windows, strict=True):
-            self.submit(key, {"modes_in": [], "modes_out": ["chunk", "chunk"], "window": window, "final": False})
+            self.submit(key, {**plain, "modes_in": [], "modes_out": ["chunk", "chunk"], "window": window})
         for stage in TARGETS:
             if stage not in late:
                 self.by(stage, 0, wire.RingAnswer(None))
 
     @rule(key=st.sampled_from(KEYS), modes=st.tuples(by_ring, by_ring), window=st.integers(1, 6))
     def submits(self, key: tuple[str, int], modes: tuple[str, str], window: int) -> None:
-        self.submit(key, {"modes_in": [], "modes_out": list(modes), "window": window, "final": False})
+        self.submit(key, {**plain, "modes_in": [], "modes_out": list(modes), "window": window})
 
     @rule(
         key=st.sampled_from(KEYS[:3]), to=pairs, nbytes=sizes, shared=st.sampled_from([True, True, False]), last=rarely
@@ -324,7 +371,7 @@ class RingMachine(GateMachine):
         self, key: tuple[str, int], to: tuple[bool, bool], nbytes: list[int | None], shared: bool, last: bool
     ) -> None:
         if key not in self.model.requests:
-            self.submit(key, {"modes_in": [], "modes_out": ["chunk", "chunk"], "window": 4, "final": False})
+            self.submit(key, {**plain, "modes_in": [], "modes_out": ["chunk", "chunk"], "window": 4})
         self.made += 1
         chunks = self.some(nbytes)
         made = {
@@ -383,9 +430,9 @@ class RingMachine(GateMachine):
 class JoinMachine(GateMachine):
     """Stages that two edges join in, whose input mostly comes as it should."""
 
-    @initialize(ready=st.sampled_from(["all", "all", "any"]))
-    def make(self, ready: str) -> None:
-        self.start(ready, {})
+    @initialize(ready=st.sampled_from(["all", "all", "any"]), slots=slot_counts)
+    def make(self, ready: str, slots: int) -> None:
+        self.start(ready, {}, slots)
 
     @rule(
         key=st.sampled_from(KEYS[:3]),
@@ -397,7 +444,7 @@ class JoinMachine(GateMachine):
     def arrives(self, key: tuple[str, int], modes: tuple[str, str], stage: str, ways: list[bool], ends: bool) -> None:
         """The next chunks of an edge, inline or by a ring, and now and then its end."""
         if key not in self.model.requests:
-            self.submit(key, {"modes_in": list(modes), "modes_out": [], "window": 2, "final": False})
+            self.submit(key, {**plain, "modes_in": list(modes), "modes_out": [], "window": 2})
         for by_ring in ways:
             if by_ring:
                 self.ring_chunk_of(key, stage, self.arrived(key, stage) + 1, 0, "slot")
@@ -413,6 +460,48 @@ class JoinMachine(GateMachine):
     relay = submits = edge_credit = edge_closed = engine_made = peer_unreachable = chunk
 
 
+class SlotMachine(GateMachine):
+    """More requests than slots; mostly their engines say truly that they have used what they were fed."""
+
+    @initialize(slots=st.sampled_from([1, 1, 2]))
+    def make(self, slots: int) -> None:
+        self.start("all", {}, slots)
+        for key in KEYS[:3]:
+            self.arrives(key, 0, 2)
+
+    @rule(key=st.sampled_from(KEYS), priority=st.sampled_from([0, 0, 1, -1]), outputs=st.integers(1, 3))
+    def arrives(self, key: tuple[str, int], priority: int, outputs: int) -> None:
+        """The next chunk of a request that may be new."""
+        if key not in self.model.requests:
+            fields = {"modes_in": ["chunk"], "modes_out": ["chunk"], "window": 2, "final": True}
+            self.submit(key, {**plain, **fields, "priority": priority, "reader": (outputs, 1000)})
+        seq = self.arrived(key, "thinker") + 1
+        self.by("thinker", 0, wire.ChunkFrame(*key, PEERS["thinker"], "thinker", seq, {"n": seq}, []))
+
+    @rule(key=st.sampled_from(KEYS), whole=st.booleans())
+    def is_idle(self, key: tuple[str, int], whole: bool) -> None:
+        request = self.model.requests.get(key)
+        if request is not None and request.engine_runs:
+            self.feed(m.EngineIdle(self.engine_id(key), self.now, request.fed - (not whole)))
+
+    @rule(key=st.sampled_from(KEYS), more=st.integers(1, 2))
+    def takes(self, key: tuple[str, int], more: int) -> None:
+        """Both who read it do."""
+        request = self.model.requests.get(key)
+        if request is not None and request.reader is not None:
+            taken = request.outflows["code2wav"].taken + more
+            self.by("code2wav", 0, wire.EdgeCredit(*key, PEERS["code2wav"], "code2wav", taken))
+            self.caller_reads(key, request.reader.read + more)
+
+    def caller_reads(self, key: tuple[str, int], outputs: int) -> None:
+        self.feed(m.RouterSent(wire.OutputCredit(*key, outputs)))
+
+    def chunk(self) -> None:
+        """No rules of this machine: other ways in."""
+
+    submits = relay = ring_chunk = edge_failed = peer_lost = peer_unreachable = engine_failed = engine_ran = chunk
+
+
 GateMachine.TestCase.settings = settings(
     max_examples=300,
     stateful_step_count=60,
@@ -420,7 +509,9 @@ GateMachine.TestCase.settings = settings(
     suppress_health_check=[HealthCheck.too_slow],
     derandomize=True,
 )
-RingMachine.TestCase.settings = JoinMachine.TestCase.settings = GateMachine.TestCase.settings
+for machine in (RingMachine, JoinMachine, SlotMachine):
+    machine.TestCase.settings = GateMachine.TestCase.settings
 TestGateAgainstItsModel = GateMachine.TestCase
 TestGateWithARingAgainstItsModel = RingMachine.TestCase
 TestGateThatJoinsAgainstItsModel = JoinMachine.TestCase
+TestGateWithFewSlotsAgainstItsModel = SlotMachine.TestCase

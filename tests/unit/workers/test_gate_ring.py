@@ -477,8 +477,8 @@ class TestLine:
     def test_b1_slots_that_are_freed_together_let_as_many_go_on(self) -> None:
         play, chunks = waiting(THIRD, RID, OTHER)
         play >> frees(1, 2) << frees_slot(1, FIRST, SIZE) << frees_slot(2, SECOND, SIZE)
-        play << writes(chunks[THIRD], 3, FIRST, (2, CODE), rid=THIRD) << run(THIRD)
-        assert play << writes(chunks[RID], 4, SECOND, (4, CODE)) << run()
+        play << writes(chunks[THIRD], 3, FIRST, (2, CODE), rid=THIRD) << writes(chunks[RID], 4, SECOND, (4, CODE))
+        assert play << run(THIRD) << run()
 
     def test_b1_a_large_chunk_is_not_overtaken_by_one_that_would_fit(self) -> None:
         play, large, fitting = crowded()
@@ -544,8 +544,8 @@ class TestLine:
 
     def test_b1_an_edge_closed_at_the_head_lets_the_next_one_go_if_it_fits(self) -> None:
         play, _, fitting = crowded()
-        play >> closes(rid=OTHER) << run(OTHER)
-        assert play << writes(fitting, 5, FIRST + 4 * RECORD, (6, CODE)) << run()
+        play >> closes(rid=OTHER) << writes(fitting, 5, FIRST + 4 * RECORD, (6, CODE))
+        assert play << run(OTHER) << run()
 
     @pytest.mark.parametrize("end", ["abort", "failure", "peer that cannot be reached"])
     def test_b1_the_head_that_ends_lets_the_next_one_go_if_it_fits(self, end: str) -> None:
@@ -569,8 +569,8 @@ class TestLine:
         play, chunks = waiting(RID, OTHER, THIRD)
         assert play >> asks_abort(OTHER) << forget(OTHER)
         play >> frees(1, 2) << frees_slot(1, FIRST, SIZE) << frees_slot(2, SECOND, SIZE)
-        play << writes(chunks[RID], 3, FIRST, (4, CODE)) << run()
-        assert play << writes(chunks[THIRD], 4, SECOND, (2, CODE), rid=THIRD) << run(THIRD)
+        play << writes(chunks[RID], 3, FIRST, (4, CODE)) << writes(chunks[THIRD], 4, SECOND, (2, CODE), rid=THIRD)
+        assert play << run() << run(THIRD)
         assert play >> aborted(rid=OTHER) << finished("abort", edges=[counted(chunks=1)], rid=OTHER)
 
     def test_b1_an_aborted_request_writes_nothing_when_there_is_room(self) -> None:
@@ -587,6 +587,30 @@ class TestLine:
         play << ended(2, CODE, OTHER) << finished(edges=[counted(chunks=2, size=SIZE)], rid=OTHER)
         assert play
 
+    def test_f2_a_reader_whose_connection_broke_gets_its_chunks_inline_until_it_is_another_one(self) -> None:
+        """What it still reads in the ring nobody knows any more."""
+        play = ringed(CODE)
+        play >> unreachable("code2wav") << forget()
+        error = problem(
+            "replica_lost",
+            "code2wav/0 cannot be reached on its edge from talker: it does not read",
+            "code2wav",
+            "code2wav/0",
+            retriable=True,
+        )
+        assert play << finished(None, error=error, edges=[counted()])
+        join(play, OTHER, CODE)
+        large = rows(SIZE)
+        play >> made(to={"code2wav": [large]}, rid=OTHER) << fact("first_output", submit(rid=OTHER))
+        assert play << sent_inline(1, large, CODE, OTHER)
+        assert play >> lost("code2wav") << DropPeer("code2wav/0", 5)
+        frame = submit(targets=[CODE], prompt="hello", rid=THIRD)
+        play >> RouterSent(frame) << meets(CODE, QUOTA) << fact("registered", frame)
+        assert play << AddToEngine(engine_request(frame)) << fact("input_ready", frame) << run(THIRD)
+        assert play >> answers()
+        play >> made(to={"code2wav": [large]}, rid=THIRD) << fact("first_output", submit(rid=THIRD))
+        assert play << writes(large, 1, FIRST, (1, CODE), rid=THIRD)
+
     def test_f2_the_line_of_a_reader_that_was_reaped_is_gone(self) -> None:
         play = ringed(CODE, CAPTIONS)
         full(play)
@@ -594,10 +618,10 @@ class TestLine:
         assert (
             play
             >> lost("code2wav")
-            << run()
             << frees_slot(1, FIRST, SIZE)
             << frees_slot(2, SECOND, SIZE)
             << DropPeer("code2wav/0", 5)
+            << run()
         )
         assert is_idle(play)
 
@@ -999,9 +1023,9 @@ class TestConsumer:
         play.drops(ring_chunk(1, rows(SIZE), data=in_slot(rows(SIZE))))
         play.drops(ring_chunk(1, rows(SIZE), data=RingError("record 1 was taken before")))
 
-    def test_r2_a_chunk_for_nobody_is_dropped(self) -> None:
+    def test_r5_a_chunk_for_nobody_is_dropped_and_its_edge_closed(self) -> None:
         play = GatePlay()
-        play.drops(ring_chunk(1, rows(SIZE), data=in_slot(rows(SIZE))))
+        play.closes_again(ring_chunk(1, rows(SIZE), data=in_slot(rows(SIZE))))
 
     @pytest.mark.parametrize(
         ("found", "code", "stage"),
@@ -1030,7 +1054,7 @@ class TestConsumer:
         def full(_: Chunk) -> Chunk:
             raise MemoryError("391 KiB")
 
-        monkeypatch.setattr("omnizmq.workers.core.copied", full)
+        monkeypatch.setattr("omnizmq.workers.arrivals.copied", full)
         play = consumer(source("thinker", mode), source("hearer"))  # it waits for the other, so it keeps a copy
         text = "chunk 1 from thinker cannot be kept: no memory: 391 KiB"
         error = problem("stage_error", text, retriable=False)

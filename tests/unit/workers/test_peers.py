@@ -66,6 +66,7 @@ class Pair:
             incarnation=incarnation,
             nonce="secret",
             received=received,
+            lost=lambda peer, why: pytest.fail(f"{peer}: {why}"),
         )
         plane.start()
         return plane

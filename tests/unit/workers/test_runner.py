@@ -27,11 +27,13 @@ from omnizmq.workers.messages import (
     EngineCommand,
     EngineEvent,
     EngineFailed,
+    EngineIdle,
     EngineMade,
     EngineRan,
     EngineTook,
     FeedEngine,
     HoldEngine,
+    ProbeEngine,
     RunEngine,
 )
 from omnizmq.workers.runner import EngineRunner
@@ -259,6 +261,131 @@ class TestCredits:
         bench.feed("a", 1, end=True)
         bench.rounds()
         assert bench.text("a") == "1 "
+
+
+class Pooled(Copier):
+    """Has a pool of its own, where `inside` are queued or computed."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.inside: set[str] = set()
+
+    def busy_with(self, request_id: str) -> bool:
+        self._called("busy_with", request_id)
+        return request_id in self.inside
+
+
+class TestProbe:
+    """R4: the engine has nothing to do for the request, since when, and how much of its input it has."""
+
+    def idle(self, bench: Bench) -> list[tuple[str, int]]:
+        return [(event.engine_id, event.fed) for event in bench.of(EngineIdle)]
+
+    def test_r4_a_request_that_waits_for_input_is_idle_since_it_was_let_run(self) -> None:
+        bench = Bench(Copier())
+        bench.add("a", run=False)
+        bench.obey(RunEngine("a"))
+        since = bench._now
+        bench.rounds()
+        bench.obey(ProbeEngine("a"))
+        bench.rounds()
+        assert bench.of(EngineIdle) == [EngineIdle("a", since, 0)]
+
+    def test_r4_a_request_is_idle_since_its_last_step_and_has_all_that_it_was_fed(self) -> None:
+        class Late(Copier):
+            """Keeps its end to itself."""
+
+            def has_work(self, request_id: str) -> bool:
+                return bool(self._held.get(request_id))
+
+        bench = Bench(Late())
+        bench.add("a", "b")
+        bench.feed("a", 1, 2, end=True)
+        bench.obey(ProbeEngine("a"))
+        bench.rounds()
+        (event,) = bench.of(EngineIdle)
+        assert event.fed == 3
+        assert event.since_ns > bench.of(EngineMade)[-1].at_ns, "the end of its edge was the last that it was fed"
+        bench.feed("b", 1)
+        bench.obey(ProbeEngine("b"))
+        bench.rounds()
+        assert bench.of(EngineIdle)[-1] == EngineIdle("b", bench.of(EngineMade)[-1].at_ns, 1)
+
+    def test_r4_no_answer_while_there_is_work_and_one_when_there_is_none(self) -> None:
+        bench = Bench(Copier())
+        bench.add("a")
+        bench.feed("a", 1, 2)
+        bench.obey(ProbeEngine("a"))
+        bench.events += bench.runner.round() or []
+        bench.events += bench.runner.round() or []
+        assert self.idle(bench) == []
+        bench.rounds()
+        assert self.idle(bench) == [("a", 2)]
+        bench.feed("a", 3)
+        bench.rounds()
+        assert self.idle(bench) == [("a", 2)], "one answer for each question"
+
+    def test_r4_the_answer_follows_what_the_engine_took_and_made(self) -> None:
+        bench = Bench(Copier())
+        bench.add("a")
+        bench.feed("a", 1)
+        bench.obey(ProbeEngine("a"), ProbeEngine("a"))
+        bench.rounds()
+        assert [type(event) for event in bench.events] == [EngineTook, EngineRan, EngineMade, EngineIdle]
+
+    def test_r4_a_request_that_may_not_run_is_not_answered_for_nor_later_without_a_new_question(self) -> None:
+        bench = Bench(Copier())
+        bench.add("a", run=False)
+        bench.obey(ProbeEngine("a"))
+        bench.rounds()
+        bench.obey(HoldEngine("a"), RunEngine("a"))
+        bench.rounds()
+        assert self.idle(bench) == []
+        bench.obey(ProbeEngine("a"))
+        bench.rounds()
+        assert self.idle(bench) == [("a", 0)]
+
+    def test_r4_an_engine_that_computes_inside_is_busy_until_it_says_otherwise(self) -> None:
+        engine = Pooled()
+        bench = Bench(engine)
+        bench.add("a", "b")
+        engine.inside.add("a")
+        bench.obey(ProbeEngine("a"), ProbeEngine("b"))
+        bench.rounds()
+        assert self.idle(bench) == [("b", 0)]
+        engine.inside.clear()
+        bench.rounds()  # it wakes the thread
+        assert self.idle(bench) == [("b", 0), ("a", 0)]
+
+    def test_r4_an_engine_is_asked_what_it_computes_inside_only_when_that_matters(self) -> None:
+        engine = Pooled()
+        bench = Bench(engine)
+        bench.add("a")
+        bench.feed("a", 1)
+        bench.rounds()
+        assert "busy_with" not in {method for method, _ in engine.calls}
+
+    def test_r4_a_request_that_is_not_there_is_not_answered_for(self) -> None:
+        bench = Bench(Copier())
+        bench.obey(ProbeEngine("a"))
+        assert bench.rounds() == 0
+        assert bench.events == []
+
+    @pytest.mark.parametrize("error", [RuntimeError("boom"), SystemExit(3), StageError("no")], ids=repr)
+    def test_f1_an_exception_about_what_it_computes_inside_fails_that_request_alone(self, error: BaseException) -> None:
+        class Broken(Pooled):
+            def busy_with(self, request_id: str) -> bool:  # noqa: ARG002
+                raise error
+
+        bench = Bench(Broken())
+        bench.add("a", "b")
+        bench.obey(ProbeEngine("a"))
+        bench.rounds()
+        assert list(bench.failures()) == ["a"]
+        assert bench.of(EngineIdle) == []
+        bench.feed("b", 1, end=True)
+        bench.rounds()
+        assert bench.text("b") == "1 "
 
 
 class TestAbort:

@@ -138,6 +138,18 @@ class TestSlots:
         slots.leave("b")
         assert slots.next() == ("d", 1)
 
+    def test_r4_a_request_begins_until_its_prompt_is_computed(self) -> None:
+        slots: Slots[str] = Slots(1)
+        slots.wait("a", long=False)
+        slots.wait("b", long=False)
+        assert slots.next() == ("a", 0)
+        assert [slots.begins(key) for key in ("a", "b", "nobody")] == [True, True, False]
+        slots.prefilled("a")
+        assert [slots.begins(key) for key in "ab"] == [False, True], "it has a slot, and is expected to answer"
+        slots.forget("b")
+        slots.leave("a")
+        assert [slots.begins(key) for key in "ab"] == [False, False]
+
     def test_the_slot_left_last_is_taken_first(self) -> None:
         slots: Slots[str] = Slots(3)
         for _ in range(3):

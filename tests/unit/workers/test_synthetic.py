@@ -412,15 +412,15 @@ class TestTime:
     def test_c2_the_report_comes_after_the_end_of_the_output(self, build: Build) -> None:
         drive = build(final="text", targets=("a",), chunks=2, terminal_delay_ms=50)
         drive.add("r1", SAY_HELLO)
+        start = time.monotonic()
         drive.drain()
-        end = time.monotonic()
         first, last = drive.outputs["r1"]
         assert not first.ended
         assert (last.ended, last.finish_reason, dict(last.usage)) == (True, None, {})
         assert last.content is not None
         assert len(last.chunks["a"]) == 1
         report = drive.finish("r1")[-1]
-        assert time.monotonic() - end >= 0.045
+        assert time.monotonic() - start >= 0.05
         assert (report.content, dict(report.chunks), report.finish_reason) == (None, {}, "stop")
         assert report.usage["completion_tokens"] == 2
 
@@ -620,3 +620,26 @@ for _ in range(3):
 @pytest.mark.parametrize("text", ["a", " a b ", "a\n\nb\tc", "ein Wort — noch eines"])
 def test_words_joined_are_the_text_again(text: str) -> None:
     assert "".join(words_of(Prompt(text, None, None))) == text
+
+
+class TestBusy:
+    """R4: what waits for time is busy, what was told to be silent or waits for input is not."""
+
+    def test_r4_a_request_that_waits_for_time_is_busy_with_it(self, build: Build) -> None:
+        drive = build(chunks=2, first_delay_ms=3_600_000)
+        drive.add("r1", SAY_HELLO)
+        assert not drive.engine.has_work("r1")
+        assert drive.engine.busy_with("r1")
+
+    def test_r4_a_request_that_is_silent_is_not(self, build: Build) -> None:
+        drive = build(chunks=2, silent_at=1)
+        drive.add("r1", SAY_HELLO)
+        drive.step()
+        assert not drive.engine.has_work("r1")
+        assert not drive.engine.busy_with("r1")
+
+    def test_b1_a_request_that_waits_for_input_is_not(self, build: Build) -> None:
+        drive = build("talker", sources=("thinker",))
+        drive.add("r1")
+        assert not drive.engine.busy_with("r1")
+        assert not drive.engine.busy_with("nobody")

@@ -1,0 +1,78 @@
+"""Requests that wait for replicas, in the order in which they may go (B1, B2). Pure.
+
+Higher priority goes first. Waiting raises it, for all at the same pace, so the order of two requests never changes and
+nothing starves: a later request overtakes an earlier one only by as much as its priority is higher.
+
+Requests that need the same places stand in one line: when its first finds no room, nobody in it does.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left, insort
+from collections.abc import Collection, Container
+from typing import NamedTuple
+
+from omnizmq.router.pools import Binding
+
+
+class Line(NamedTuple):
+    """Who needs the same places: the stages, the affinity key where it decides the replica, and the bindings that are
+    not wanted."""
+
+    stages: tuple[str, ...]
+    affinity: str | None = None
+    shunned: frozenset[Binding] = frozenset()
+
+
+class Waiting(NamedTuple):
+    """One request in its line; the lowest goes first."""
+
+    rank: float
+    number: int
+    request_id: str
+    since: float
+
+
+class Queue:
+    """`age_s`: waiting so long counts as much as one more of priority."""
+
+    def __init__(self, age_s: float) -> None:
+        self._age_s = age_s
+        self._count = 0
+        self._lines: dict[Line, list[Waiting]] = {}
+        self._line_of: dict[str, tuple[Line, Waiting]] = {}
+
+    def __len__(self) -> int:
+        return len(self._line_of)
+
+    def __contains__(self, request_id: str) -> bool:
+        return request_id in self._line_of
+
+    @property
+    def lines(self) -> Collection[Line]:
+        """Those in which somebody waits."""
+        return self._lines.keys()
+
+    def add(self, request_id: str, line: Line, *, priority: int, since: float) -> None:
+        self._count += 1
+        waiting = Waiting(since / self._age_s - priority, self._count, request_id, since)
+        insort(self._lines.setdefault(line, []), waiting)
+        self._line_of[request_id] = line, waiting
+
+    def remove(self, request_id: str) -> None:
+        """One that does not wait is no error."""
+        line, waiting = self._line_of.pop(request_id, (None, None))
+        if line is None or waiting is None:
+            return
+        entries = self._lines[line]
+        del entries[bisect_left(entries, waiting)]
+        if not entries:
+            del self._lines[line]
+
+    def first(self, without: Container[Line]) -> tuple[Line, Waiting] | None:
+        """Who goes first of all lines but these."""
+        heads = [(entries[0], line) for line, entries in self._lines.items() if line not in without]
+        if not heads:
+            return None
+        waiting, line = min(heads, key=lambda head: head[0])
+        return line, waiting
