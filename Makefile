@@ -8,7 +8,7 @@ STRESS ?= --chunks 100000 --kills 100
 SOAK ?= --minutes 10
 export PROMPT ?= What is the capital of France?
 
-.PHONY: demo test stress soak lint format bench clean
+.PHONY: demo test stress soak prove lint format bench clean
 
 demo: $(VENV)/.embedded
 	$(BIN)/omnizmq chat "$$PROMPT" --modalities text,audio --config embedded --output reply.wav
@@ -21,6 +21,10 @@ stress: $(VENV)/.dev
 
 soak: $(VENV)/.dev
 	cd tests && ../$(BIN)/python -m support.soak $(SOAK)
+
+# Breaks the code behind each statement of docs/contract.md, in a copy: its tests have to go red.
+prove: $(VENV)/.dev
+	cd tests && ../$(BIN)/python -m support.mutations
 
 lint: $(VENV)/.dev
 	$(BIN)/ruff format --check .

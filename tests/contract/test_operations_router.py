@@ -222,6 +222,28 @@ class TestF2Restart:
             assert play >> WorkerSent("thinker/0", 1, wire.Heartbeat(1, "idle", 0, "", rings, 0, 0))
         assert play >> play.beats("thinker/0") << effect(RestartReplica)
 
+    def test_f2_one_that_is_idle_and_only_has_to_say_so_is_not_late(self) -> None:
+        play = thinkers(1)
+        play.silent.add("thinker/0")
+        assert begin_restart(play, timeout_s=0.0)
+        assert play.waits(3)
+        assert play >> play.beats("thinker/0") << effect(RestartReplica)
+
+    def test_f2_one_whose_ring_is_not_read_in_time_serves_on(self) -> None:
+        play = thinkers(1, graph=TWO)
+        play.silent.add("thinker/0")
+        assert begin_restart(play, timeout_s=5.0)
+        play.now += 0.5
+        rings = [wire.RingUse("voice", 64, 8, 1)]
+        assert play >> WorkerSent("thinker/0", 1, wire.Heartbeat(1, "idle", 0, "", rings, 0, 0))
+        assert play.waits(4)
+        text = (
+            "9 bytes that thinker/0 has sent are still in use by their consumers after 5 s; it was not restarted and "
+            "serves on"
+        )
+        error = ErrorInfo("unavailable", text, "thinker", "thinker/0", True)
+        assert play.waits(1) << to("operator", Operated, call=1, error=error)
+
     def test_f2_a_heartbeat_from_before_says_nothing(self) -> None:
         play = busy()
         assert begin_restart(play)

@@ -274,7 +274,7 @@ class TestFlat:
         at, name = np.arange(self.SECONDS), f"router {OWN}"
         noise = np.random.default_rng(SEED).normal(0, 0.5, self.SECONDS)
         assert self.grown(name, 40 + 4 * at / self.SECONDS + noise) == [name + FLOOR]
-        assert self.grown(name, 40 + 10 * at / self.SECONDS + noise) == [name, name + FLOOR]
+        assert self.grown(name, 40 + 60 * at / self.SECONDS + noise) == [name, name + FLOOR]
         assert self.grown(name, 40 - 20 * np.exp(-at / 20) + noise) == []
         assert self.grown(name, 40 + 30 * (at % 5 == 0) + noise) == []
         assert self.grown(name, 50 - 10 * at / self.SECONDS + noise) == []

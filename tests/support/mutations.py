@@ -28,6 +28,8 @@ from importlib.util import cache_from_source
 from pathlib import Path
 from queue import SimpleQueue
 
+from click import echo as say
+
 ROOT = Path(__file__).parents[2]
 LIST = ROOT / "tests" / "mutations.toml"
 TEST_TIMEOUT_S = 100
@@ -67,7 +69,7 @@ class Verdict:
         return f"{self.mutation.statement:>3}  {self.mutation.what}  {end}  {self.seconds:.1f} s"
 
 
-class Broken(Exception):
+class UnfitError(Exception):
     """Nothing can be said about any mutation, and why."""
 
 
@@ -94,14 +96,14 @@ class Tree:
         command = [sys.executable, "-c", "import omnizmq; print(omnizmq.__file__)"]
         found = subprocess.run(command, cwd="/", env=self._environment, capture_output=True, text=True, check=False)
         if not found.stdout.startswith(str(self.root)):
-            raise Broken(f"{found.stdout.strip() or found.stderr.strip()} is imported instead of {self.root}")
+            raise UnfitError(f"{found.stdout.strip() or found.stderr.strip()} is imported instead of {self.root}")
 
     @contextmanager
     def broken(self, mutation: Mutation) -> Iterator[None]:
         path = self.root / mutation.file
         whole = path.read_text()
         if whole.count(mutation.old) != 1:
-            raise Broken(f"{mutation.file} has {whole.count(mutation.old)} times what {mutation.what!r} is about")
+            raise UnfitError(f"{mutation.file} has {whole.count(mutation.old)} times what {mutation.what!r} is about")
         self._write(path, whole.replace(mutation.old, mutation.new))
         try:
             yield
@@ -163,13 +165,13 @@ def _is_part(name: str, test: str) -> bool:
 
 
 def prove(mutations: Sequence[Mutation], jobs: int, *, all_of_them: bool) -> list[Verdict]:
-    """Prints a line as each is known. Raises `Broken` when the tests are not green to begin with."""
+    """Prints a line as each is known. Raises `UnfitError` when the tests are not green to begin with."""
     with trees(jobs) as copies:
         tests = list(dict.fromkeys(test for mutation in mutations for test in mutation.tests))
         status, said = copies[0].pytest(tests)
         if status != 0:
-            raise Broken(f"the tests are not green before anything is broken: pytest ended with {status}\n{said}")
-        print(f"green before anything is broken: {' '.join(_SUMMARY.findall(said))}", flush=True)
+            raise UnfitError(f"the tests are not green before anything is broken: pytest ended with {status}\n{said}")
+        say(f"green before anything is broken: {' '.join(_SUMMARY.findall(said))}")
         free: SimpleQueue[Tree] = SimpleQueue()
         for copy in copies:
             free.put(copy)
@@ -180,7 +182,7 @@ def prove(mutations: Sequence[Mutation], jobs: int, *, all_of_them: bool) -> lis
                 verdict = judge(tree, mutation, all_of_them=all_of_them)
             finally:
                 free.put(tree)
-            print(verdict.line(), flush=True)
+            say(verdict.line())
             return verdict
 
         with ThreadPoolExecutor(jobs) as pool:
@@ -199,14 +201,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
     began = time.monotonic()
     try:
         verdicts = prove(chosen, max(1, options.jobs), all_of_them=options.all)
-    except Broken as broken:
-        print(broken, file=sys.stderr)
+    except UnfitError as unfit:
+        say(str(unfit), err=True)
         return 1
     survivors = [verdict for verdict in verdicts if verdict.killed_by is None]
     for verdict in survivors:
-        print(f"\n{verdict.line()}\n{verdict.story}", file=sys.stderr)
+        say(f"\n{verdict.line()}\n{verdict.story}", err=True)
     statements = len({mutation.statement for mutation in chosen})
-    print(
+    say(
         f"{len(verdicts) - len(survivors)} of {len(verdicts)} mutations of {statements} statements were killed, "
         f"{len(survivors)} survived, in {time.monotonic() - began:.0f} s"
     )

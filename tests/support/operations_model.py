@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
 from omnizmq import protocol as wire
 from omnizmq.router import messages as msg
 
-Say = Callable[[str, str, object], None]
+Said = tuple[str, str, object]
+"""To whom, about what, and the frame or order."""
 
 
 @dataclass
@@ -24,12 +25,17 @@ class ModelOrder:
 
 
 class ModelOrders:
-    """`replicas` are the model's; `say` tells a peer something."""
+    """`replicas` are the model's."""
 
-    def __init__(self, replicas: Mapping[str, Any], say: Say) -> None:
+    def __init__(self, replicas: Mapping[str, Any]) -> None:
         self.replicas = replicas
         self.orders: list[ModelOrder] = []
-        self._say = say
+        self._said: list[Said] = []
+
+    def said(self) -> list[Said]:
+        """What has been said since the last time."""
+        said, self._said = self._said, []
+        return said
 
     def asked(self, client: str, frame: wire.Operate, now: float, *, draining: bool) -> None:
         meant = [one for one in self.replicas.values() if frame.target in (one.name, one.stage)]
@@ -80,10 +86,11 @@ class ModelOrders:
             return self._came_back(order, now)
         if first.serves and not order.told:
             order.quiet = None if first.bound else now if order.quiet is None else order.quiet
+            late = late and bool(first.bound or first.unread)
             read = order.quiet is not None and first.told > order.quiet and not first.unread
             if read or (late and frame.force):
                 order.told, first.ordered = True, first.incarnation
-                self._say("launcher", first.name, msg.RestartReplica(first.name, first.incarnation))
+                self._said.append(("launcher", first.name, msg.RestartReplica(first.name, first.incarnation)))
             elif late:
                 first.state, first.returning, first.drained = "ready", False, False
                 self._end(order, "unavailable")
@@ -118,4 +125,4 @@ class ModelOrders:
 
     def _answer(self, client: str, frame: wire.Operate, code: str | None) -> None:
         error = None if code is None else wire.ErrorInfo(code, "", None, None, code == "unavailable")
-        self._say(client, "", wire.Operated(frame.call, error))
+        self._said.append((client, "", wire.Operated(frame.call, error)))

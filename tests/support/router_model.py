@@ -126,7 +126,7 @@ class RouterModel:
         self.queue: list[ModelWaiting] = []
         self.kept: set[str] = set()
         self.timers: list[ModelTimer] = []
-        self.orders = ModelOrders(self.replicas, self._say)
+        self.orders = ModelOrders(self.replicas)
         self.turns: dict[str, int] = defaultdict(int)
         self.numbers = 0
         self.draining = self.drained = False
@@ -141,6 +141,8 @@ class RouterModel:
         self.now, self.out = now, defaultdict(list)
         self._happened(event)
         self.orders.look(now)
+        for peer, about, frame in self.orders.said():
+            self._say(peer, about, frame)
         self._admit()
         if self.draining and not self.requests and not self.drained:
             self.drained = True

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import argparse
 import gc
+import itertools
 import statistics
 import time
 import tracemalloc
@@ -38,9 +39,7 @@ def deployment(live: int) -> Config:
                 StageConfig(name=name, engine="synthetic", final_output=final.get(name), max_inflight=room)
                 for name in STAGES
             ],
-            edge=[
-                EdgeConfig(source=source, target=target) for source, target in zip(STAGES, STAGES[1:], strict=False)
-            ],
+            edge=[EdgeConfig(source=source, target=target) for source, target in itertools.pairwise(STAGES)],
             router=RouterConfig(),
         )
     )

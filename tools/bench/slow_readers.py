@@ -27,7 +27,7 @@ from omnizmq.errors import OmnizmqError
 GRACE_S = 30
 CHUNK_BYTES = 1024
 SETS = (
-    "stage.thinker.options={chunks=1000000, chunk_bytes=%d}" % CHUNK_BYTES,
+    f"stage.thinker.options={{chunks=1000000, chunk_bytes={CHUNK_BYTES}}}",
     "stage.thinker.max_inflight=8",
     "stage.thinker.max_registered=256",
     f"router.slow_reader_grace_s={GRACE_S}",
