@@ -46,6 +46,17 @@ class Plan:
     def outgoing(self) -> dict[str, tuple[EdgeConfig, ...]]:
         return {name: tuple(edge for edge in self.edges if edge.source == name) for name in self.names}
 
+    def through(self, stage: str) -> frozenset[str]:
+        """The stage, and all that it is fed by, near and far."""
+        return self._through[stage]
+
+    @cached_property
+    def _through(self) -> dict[str, frozenset[str]]:
+        found: dict[str, frozenset[str]] = {}
+        for name in self.names:  # in topological order
+            found[name] = frozenset({name}).union(*(found[edge.source] for edge in self.incoming[name]))
+        return found
+
     def modality(self, stage: str) -> str:
         """The output type that the stage declares; only final stages have one."""
         modality = self.by_name[stage].final_output

@@ -44,6 +44,7 @@ _EXTERNAL_ID = re.compile(rf"[\x21-\x7e]{{1,{MAX_ID_CHARS}}}")
 _SUFFIX_BYTES = 8
 _ERROR_CHARS = 4096
 
+Action = Literal["drain", "resume", "restart"]
 Value = bool | int | float | str | None
 Param = Value | list[bool | int | float | str | None] | dict[str, bool | int | float | str | None]
 
@@ -343,7 +344,7 @@ class Operate(_Frame, frozen=True):
     """
 
     call: int
-    action: Literal["drain", "resume", "restart"]
+    action: Action
     target: str
     timeout_s: float
     force: bool
@@ -438,11 +439,12 @@ class FeedStage(_Frame, frozen=True):
 
 class OutputCredit(_Frame, frozen=True):
     """How many of the final stage's outputs of this attempt have been consumed (B1), counted from the first. Negative:
-    so many of earlier attempts are still unread."""
+    so many of earlier attempts are still unread. The first `skipped` of them did not go to the caller (F2)."""
 
     request_id: str
     attempt: int
     consumed: int
+    skipped: int
 
 
 class AbortStage(_Frame, frozen=True):
@@ -452,7 +454,8 @@ class AbortStage(_Frame, frozen=True):
 
 class Heartbeat(_Frame, frozen=True):
     """A worker says what its engine does (`loading`, `idle`, `stepping`, `failed`) and since when,
-    what its ring holds, and how many frames it has dropped."""
+    what its ring holds, how many frames it has dropped, and how many outputs it has discarded because their request had
+    ended before its caller's window let them go."""
 
     incarnation: int
     state: str
@@ -461,6 +464,7 @@ class Heartbeat(_Frame, frozen=True):
     rings: list[RingUse]
     late_frames: int
     bad_frames: int
+    discarded: int
 
 
 class PeerLost(_Frame, frozen=True):

@@ -110,7 +110,7 @@ class AsyncClient:
         self._unpacker = wire.Unpacker(wire.router_to_client)
         self._dealer = Dealer(self._context, address.endpoint, self._received, curve=address.curve)
         self._dealer.start()
-        self._watch = Watch(address.pid, self._router_lost)
+        self._watch = Watch(address.pid, self._give_up)
         hello = wire.Hello(wire.VERSION, address.nonce, "client", pid=os.getpid())
         self._dealer.send([wire.encode_hello(hello)])
         try:
@@ -162,6 +162,10 @@ class AsyncClient:
         self._table.open(rid, submit.external_id, output_kind)
         try:
             self._send(submit)
+        except BaseException:  # the router knows nothing of it
+            self._table.forget(rid)
+            raise
+        try:
             while True:
                 item = self._table.take(rid)
                 if item is None:

@@ -32,6 +32,7 @@ from omnizmq.router.messages import (
     Drained,
     Effect,
     FrameUnsendable,
+    HandlingFailed,
     Input,
     KillReplica,
     Record,
@@ -48,7 +49,7 @@ from omnizmq.router.messages import (
 from omnizmq.router.metrics import Counters
 from omnizmq.router.operating import Operations
 from omnizmq.router.pools import Binding, Pools, Replica
-from omnizmq.router.queue import Line, Queue
+from omnizmq.router.queue import Queue
 from omnizmq.router.request import Attempt, Request
 from omnizmq.router.status import replica_counts, ring_rows
 from omnizmq.router.table import Table
@@ -90,12 +91,16 @@ class RouterCore:
         self._effects = []
         self._now = now
         self._may_admit = False
-        self._dispatch(event)
-        if self.operations:
-            self._effects += self.operations.look(now)
-            self._may_admit = True
-        if self._may_admit and (self.queue or self._kept):
-            self._admit_waiting()
+        try:
+            self._dispatch(event)
+            if self.operations:
+                self._effects += self.operations.look(now)
+                self._may_admit = True
+            if self._may_admit and (self.queue or self._kept):
+                self._admit_waiting()
+        except Exception as error:  # noqa: BLE001 (F1: what has been decided is done all the same)
+            self.counters.router_errors += 1
+            self._effects.append(HandlingFailed(error))
         if self.draining and not self.requests and not self._drained:
             self._drained = True
             self._effects.append(Drained())
@@ -200,8 +205,9 @@ class RouterCore:
 
     def _credit(self, request: Request, stage: str) -> None:
         if stage in request.attempt.lifecycle.unfinished:
-            credit = request.delivered[stage].credit
-            self._to_stage(request.attempt, stage, wire.OutputCredit(*request.attempt.key, credit))
+            delivered = request.delivered[stage]
+            credit = wire.OutputCredit(*request.attempt.key, delivered.credit, delivered.skipped)
+            self._to_stage(request.attempt, stage, credit)
 
     def _submit(self, client: bytes, frame: wire.Submit) -> None:
         try:
@@ -274,9 +280,9 @@ class RouterCore:
     def _bind(self, request: Request) -> dict[str, Binding] | None:
         """A replica for every stage, or None: no room now. Raises `UnavailableError` (F4)."""
         plan = request.plan
-        fed = [name for name in plan.names if plan.incoming[name]]
+        idle = [name for name in plan.names if plan.incoming[name]]
         key, affinity = request.attempt.key, request.submit.affinity
-        return self.pools.bind(key, plan.names, affinity, fed=fed, shunned=request.shunned)
+        return self.pools.bind(key, plan.names, affinity, idle=idle, shunned=request.shunned)
 
     def _bind_new(self, request: Request) -> dict[str, Binding] | None:
         """As `_bind`, behind those that wait already for the same places."""
@@ -291,31 +297,26 @@ class RouterCore:
         self._record(request, "queued")
 
     def _admit_waiting(self) -> None:
-        """In the order of the queue, all that find a replica for every stage."""
-        full: set[Line] = set()
+        """In the order of the queue, all that find a replica for every stage. Who starves for want of room keeps
+        places; who waits for a replica to come back keeps none."""
         kept = self._kept = set[str]()
         patience = STARVING * self.config.router.priority_age_s
-        while (head := self.queue.first(without=full)) is not None:
-            line, waiting = head
+        for line, waiting in self.queue.heads():
             request = self.requests.get(waiting.request_id)
             assert request is not None
             if not kept.isdisjoint(line.stages):
-                full.add(line)
                 continue
             try:
                 bound = self._bind(request)
             except UnavailableError as error:
-                if request.lost is not None and self.config.router.redrive == "wait":
-                    full.add(line)
-                else:
+                if request.lost is None or self.config.router.redrive != "wait":
                     self._advance(request, life.Failed(request.lost or wire.ErrorInfo.of(error)))
                 continue
             if bound is not None:
                 self.queue.remove(request.id)
                 self._start(request, bound)
                 continue
-            full.add(line)
-            if self._now - waiting.since > patience:
+            if self._now - waiting.since > patience and self.pools.serves(line.stages, line.shunned):
                 kept.update(line.stages)
 
     def _start(self, request: Request, bound: dict[str, Binding]) -> None:
@@ -411,7 +412,7 @@ class RouterCore:
         if frame.fact == "registered":
             self._advance(request, life.Registered(stage), attempt)
         elif frame.fact == "input_ready" and attempt is request.attempt:
-            attempt.fed.add(stage)
+            attempt.ready.add(stage)
             self._recount(request)
 
     def _stage_paused(self, request: Request, attempt: Attempt, replica: Replica, frame: wire.StagePaused) -> None:

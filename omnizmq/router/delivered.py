@@ -66,6 +66,11 @@ class Delivered:
         return self.sent - self.consumed
 
     @property
+    def skipped(self) -> int:
+        """The first so many outputs of this attempt did not go to the caller: it has them already."""
+        return self._skipped
+
+    @property
     def credit(self) -> int:
         """How many of this attempt's outputs are consumed; negative: so many of earlier ones are not."""
         return self._skipped + self.consumed - self._base

@@ -12,7 +12,8 @@ def heard(replica: Replica, frame: wire.Heartbeat, now: float) -> Effect | None:
     """Note what it says; what follows for one that is starting."""
     replica.engine_state, replica.engine_text = frame.state, frame.text
     replica.engine_since, replica.engine_told = frame.since_ns / 1e9, now
-    replica.rings, replica.late_frames, replica.bad_frames = frame.rings, frame.late_frames, frame.bad_frames
+    replica.rings, replica.discarded = frame.rings, frame.discarded
+    replica.late_frames, replica.bad_frames = frame.late_frames, frame.bad_frames
     if replica.state != "starting":
         return None
     if frame.state in ("idle", "stepping"):

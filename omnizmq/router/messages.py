@@ -161,6 +161,12 @@ class Record(_Effect, frozen=True):
     fact: Fact
 
 
+class HandlingFailed(_Effect, frozen=True):
+    """An exception about the event; the effects before it are to be carried out. To be logged."""
+
+    error: Exception
+
+
 class Drained(_Effect, frozen=True):
     """A drain has come to its end."""
 
@@ -174,5 +180,6 @@ Effect = (
     | ReplicaLoading
     | ReplicaFailed
     | Record
+    | HandlingFailed
     | Drained
 )

@@ -28,6 +28,7 @@ class _Order:
     incarnation: int = 0  # of the first one; the next is awaited
     told: bool = False  # its process has been told to end
     idle: float | None = None  # since when nothing is bound to it
+    drained: bool = False  # it was out of service before
 
 
 class Operations:
@@ -68,7 +69,7 @@ class Operations:
         """Nothing that has been begun will end; whoever still serves serves on."""
         for order in self._orders:
             if order.frame.action == "restart" and order.todo[0].state == "draining" and not order.told:
-                _serve(order.todo[0])
+                _serve_as_before(order)
             yield _answer(order.client, order.frame, UnavailableError(why))
         self._orders.clear()
 
@@ -127,8 +128,8 @@ class Operations:
             replica.ordered = replica.incarnation
             yield RestartReplica(replica.id, replica.incarnation)
         elif late:
-            _serve(replica)
-            text = f"{_left(replica, order.frame)}; it was not restarted and serves on"
+            _serve_as_before(order)
+            text = f"{_left(replica, order.frame)}; it was not restarted"
             yield from self._end(order, UnavailableError(text, stage=replica.stage, replica=replica.id))
 
     def _returned(self, order: _Order, replica: Replica, now: float) -> Iterator[Effect]:
@@ -156,14 +157,16 @@ def _begin(order: _Order, now: float) -> None:
     replica = order.todo[0]
     order.since, order.told, order.idle = now, False, None
     order.incarnation = replica.incarnation - (replica.state == "starting")
+    order.drained = replica.drained
     replica.drained, replica.returning = False, True
     if replica.state == "ready":
         replica.state = "draining"
 
 
-def _serve(replica: Replica) -> None:
-    replica.drained = replica.returning = False
-    replica.state = "ready"
+def _serve_as_before(order: _Order) -> None:
+    replica = order.todo[0]
+    replica.drained, replica.returning = order.drained, False
+    replica.state = "draining" if order.drained else "ready"
 
 
 def _drain(replica: Replica) -> None:

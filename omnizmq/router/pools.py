@@ -35,7 +35,7 @@ class Replica:
     """One replica and its present incarnation. `inflight` are the attempts bound here; `waiting` those of them that
     have nothing to compute now, `leftovers` those whose abort it has not confirmed in time (A6): they keep their place
     until it does. `returning`: out of service, and another incarnation will be ready soon, because an operator wants
-    it so; `drained`: it takes no requests, in whatever incarnation, until an operator resumes it;
+    it so; `drained`: it takes no requests, in whatever incarnation, until an operator resumes or restarts it;
     `ordered`: the incarnation whose end he has ordered."""
 
     id: str
@@ -61,6 +61,7 @@ class Replica:
     rings: list[RingUse] = field(default_factory=list)
     late_frames: int = 0
     bad_frames: int = 0
+    discarded: int = 0
 
     @property
     def active(self) -> int:
@@ -106,7 +107,7 @@ class Pools:
         replica.incarnation, replica.pid, replica.state = incarnation, pid, "starting"
         replica.last_seen = replica.engine_since = now
         replica.engine_state, replica.engine_text, replica.endpoint = "loading", "", ""
-        replica.rings, replica.late_frames, replica.bad_frames = [], 0, 0
+        replica.rings, replica.late_frames, replica.bad_frames, replica.discarded = [], 0, 0, 0
 
     def seen(self, replica_id: str, incarnation: int, now: float) -> Replica | None:
         """Its present incarnation said something; None for one that is gone (F3)."""
@@ -139,6 +140,13 @@ class Pools:
             return False
         return True
 
+    def serves(self, stages: Iterable[str], shunned: Container[Binding]) -> bool:
+        """Whether every stage has a replica that is ready, with room or without."""
+        try:
+            return all(self._ready(stage, shunned) for stage in stages)
+        except UnavailableError:
+            return False
+
     def all_ready(self) -> bool:
         """Readiness: every stage can serve (F4)."""
         return all(any(replica.state == "ready" for replica in pool) for pool in self.by_stage.values())
@@ -151,11 +159,11 @@ class Pools:
         stages: Iterable[str],
         affinity: str | None,
         *,
-        fed: Container[str] = (),
+        idle: Container[str] = (),
         shunned: Container[Binding] = (),
     ) -> dict[str, Binding] | None:
         """One ready replica for each stage, all or none; none of the `shunned`. None: no room now. Stages that are
-        `fed` wait for their input first.
+        `idle` wait for their input first.
 
         Raises `UnavailableError` when some stage has nobody to wait for (F4).
         """
@@ -168,7 +176,7 @@ class Pools:
             chosen[stage] = replica
         for stage, replica in chosen.items():
             replica.inflight.add(attempt)
-            if stage in fed:
+            if stage in idle:
                 replica.waiting.add(attempt)
             self._turn[stage] += 1
         return {stage: Binding(replica.id, replica.incarnation) for stage, replica in chosen.items()}

@@ -9,7 +9,8 @@ Requests that need the same places stand in one line: when its first finds no ro
 from __future__ import annotations
 
 from bisect import bisect_left, insort
-from collections.abc import Collection, Container
+from collections.abc import Collection, Iterator
+from heapq import heapify, heappop, heappush
 from typing import NamedTuple
 
 from omnizmq.router.pools import Binding
@@ -69,10 +70,14 @@ class Queue:
         if not entries:
             del self._lines[line]
 
-    def first(self, without: Container[Line]) -> tuple[Line, Waiting] | None:
-        """Who goes first of all lines but these."""
-        heads = [(entries[0], line) for line, entries in self._lines.items() if line not in without]
-        if not heads:
-            return None
-        waiting, line = min(heads, key=lambda head: head[0])
-        return line, waiting
+    def heads(self) -> Iterator[tuple[Line, Waiting]]:
+        """Who goes first, the best of all lines; when that one has been removed meanwhile, the next of its line comes
+        in its turn, else nobody else of it does."""
+        heap = [(entries[0], number, line) for number, (line, entries) in enumerate(self._lines.items())]
+        heapify(heap)
+        while heap:
+            waiting, number, line = heappop(heap)
+            yield line, waiting
+            entries = self._lines.get(line)
+            if entries and entries[0] != waiting:
+                heappush(heap, (entries[0], number, line))

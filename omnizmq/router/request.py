@@ -25,7 +25,7 @@ class Attempt:
         self.number = number
         self.lifecycle = lifecycle
         self.bindings: dict[str, Binding] = {}
-        self.fed: set[str] = set()
+        self.ready: set[str] = set()
         self.paused: set[str] = set()
         self.ever_paused: set[str] = set()
 
@@ -34,8 +34,11 @@ class Attempt:
         return self.bindings.get(replica.stage) == (replica.id, replica.incarnation)
 
     def computes(self, stage: str, plan: Plan) -> bool:
-        """Whether the stage takes a place: it has input, and the caller reads what comes (B1)."""
-        return not self.paused and (stage in self.fed or not plan.incoming[stage])
+        """Whether the stage takes a place: it has input, and neither it nor a stage that it feeds waits for the caller
+        to read (B1)."""
+        if any(stage in plan.through(paused) for paused in self.paused):
+            return False
+        return stage in self.ready or not plan.incoming[stage]
 
 
 class Request:

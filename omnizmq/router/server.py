@@ -20,11 +20,13 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Protocol, assert_never
 
+import msgspec
+
 from omnizmq import protocol as wire
 from omnizmq.config import Config
 from omnizmq.errors import ConfigError, OmnizmqError, OverloadedError, ProtocolError
 from omnizmq.remote import Server
-from omnizmq.router.admission import Admission
+from omnizmq.router.authentication import Authentication
 from omnizmq.router.core import RouterCore
 from omnizmq.router.messages import (
     ClientGone,
@@ -32,6 +34,7 @@ from omnizmq.router.messages import (
     Drained,
     Effect,
     FrameUnsendable,
+    HandlingFailed,
     Input,
     KillReplica,
     Record,
@@ -116,7 +119,7 @@ class RouterServer:
         self._context = make_context()
         self._packer = wire.Packer()
         self._client_sockets: list[Router] = []
-        self._admission: Admission | None = None
+        self._authentication: Authentication | None = None
         self._listen(self.client_endpoint, _LOCAL)
         if remote is not None:
             self._listen_remote(remote)
@@ -139,7 +142,7 @@ class RouterServer:
         self._client_sockets.append(socket)
 
     def _listen_remote(self, remote: Server) -> None:
-        self._admission = Admission(self._context, remote.client_key)
+        self._authentication = Authentication(self._context, remote.client_key)
         curve = Curve(remote.public, remote.secret, remote.client_key)
         try:
             self._listen(remote.endpoint, _REMOTE, curve, self._config.router.heartbeat_timeout_s)
@@ -166,8 +169,8 @@ class RouterServer:
     def _end_sockets(self) -> None:
         for socket in self._client_sockets:
             socket.close()
-        if self._admission is not None:
-            self._admission.close()
+        if self._authentication is not None:
+            self._authentication.close()
         self._context.term()
 
     # --- The core --------------------------------------------------------------------------------------------------
@@ -222,6 +225,8 @@ class RouterServer:
                 self._hooks.failed(effect.replica, effect.why)
             case ReplicaReady():
                 self._hooks.ready(effect.replica)
+            case HandlingFailed():
+                log.error("the router failed on an event", exc_info=effect.error)
             case Drained():
                 self._hooks.drained()
             case _:
@@ -274,6 +279,8 @@ class RouterServer:
         if isinstance(frame, wire.Bye):
             self._client_gone(key, "said goodbye")
         elif frame is not None:
+            if isinstance(frame, wire.Submit) and key.startswith(_REMOTE):  # its clock is another machine's
+                frame = msgspec.structs.replace(frame, at_ns=time.monotonic_ns())
             self.handle(ClientSent(key, frame))
 
     def _client_hello(self, socket: Router, key: bytes, identity: bytes, data: bytes) -> None:

@@ -11,6 +11,7 @@ def replica_counts(pools: Pools, now: float) -> dict[str, object]:
     return {
         "bindings": sum(len(replica.inflight) for replica in replicas),
         "leftovers": sum(len(replica.leftovers) for replica in replicas),
+        "discarded": sum(replica.discarded for replica in replicas),
         "stages": {
             stage: {"replicas": [_replica(replica, now) for replica in pool]} for stage, pool in pools.by_stage.items()
         },
@@ -49,4 +50,5 @@ def _replica(replica: Replica, now: float) -> dict[str, object]:
         "heartbeat_age_s": round(max(0.0, now - replica.last_seen), 3),
         "late_frames": replica.late_frames,
         "bad_frames": replica.bad_frames,
+        "discarded": replica.discarded,
     }

@@ -72,15 +72,12 @@ class CallerEdge:
         self._sizes.append(size)
         return output
 
-    def credit(self, consumed: int, now_ns: int) -> None:
+    def credit(self, consumed: int, now_ns: int, skipped: int = 0) -> None:
         """Cumulative; an older one, or one for what was never sent, frees nothing. Each is a sign that the caller
-        reads, if only from another stage."""
+        reads, if only from another stage. The first `skipped` outputs are none that it has to read."""
         self.since_ns = now_ns
-        consumed = min(consumed, self.sent)
-        if consumed <= self.consumed:
-            return
-        self.consumed = consumed
-        while len(self._sizes) > self.sent - max(0, consumed):
+        self.consumed = max(self.consumed, min(consumed, self.sent))
+        while len(self._sizes) > self.sent - max(self.consumed, min(skipped, self.sent)):
             self.unread_bytes -= self._sizes.popleft()
 
     def turned(self, now_ns: int) -> bool:

@@ -323,7 +323,7 @@ class Gate:
         if work.caller is None:
             self.late += 1
             return
-        work.caller.credit(frame.consumed, self._now_ns)
+        work.caller.credit(frame.consumed, self._now_ns, frame.skipped)
         self._flush(work)
 
     def _flush(self, work: Work) -> None:

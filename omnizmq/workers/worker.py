@@ -307,6 +307,7 @@ class Worker:
                 rings=self._gate.rings(),
                 late_frames=self._gate.late,
                 bad_frames=self._plane.bad_frames,
+                discarded=self._gate.discarded,
             )
         )
 

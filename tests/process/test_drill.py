@@ -72,8 +72,10 @@ class Drill:
             assert (counters["bad_frames"], counters["router_errors"]) == (0, 0)
 
     async def _kill(self, watcher: AsyncClient) -> None:
-        """A worker that is stopped while it loads has `start_timeout_s`, which is longer than this test."""
-        while True:
+        """As long as new requests come: whoever waits for a replica has one in the end. A worker that is stopped while
+        it loads has `start_timeout_s`, which is longer than this test."""
+        until = asyncio.get_running_loop().time() + LASTS_S
+        while asyncio.get_running_loop().time() < until:
             await asyncio.sleep(self.random.uniform(0.1, 0.4))
             stages = (await watcher.status())["stages"].values()
             replicas = [one for stage in stages for one in stage["replicas"] if one["pid"]]

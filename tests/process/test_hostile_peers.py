@@ -127,7 +127,7 @@ class TestClients:
                 hello(nonce),  # a replay
                 worker_hello(nonce),
                 *pack(wire.Terminal("x", "thinker", "text", "stop", None, {}, [], {})),
-                *pack(wire.Heartbeat(1, "idle", 0, "", [], 0, 0)),
+                *pack(wire.Heartbeat(1, "idle", 0, "", [], 0, 0, 0)),
                 *pack(wire.Part(1, 5, 3, b"x")),
                 *pack(wire.Part(1, 1, 3, b"x")),
                 b"",
@@ -214,7 +214,7 @@ class TestWorkers:
         before = deployment.status()["counters"]
         with Peer(home, "workers.sock", f"talker/0#7#{nonce}".encode()) as peer:
             peer.says(worker_hello(nonce, incarnation=7))
-            peer.says(*wire.Packer().pack(wire.Heartbeat(7, "idle", 0, "", [], 0, 0)))
+            peer.says(*wire.Packer().pack(wire.Heartbeat(7, "idle", 0, "", [], 0, 0, 0)))
             assert peer.hears_nothing()
         after = deployment.status()["counters"]
         assert after["late_frames"] == before["late_frames"] + 2

@@ -189,6 +189,7 @@ class TestMishaps:
             ended("cancelled", "cancel"),
             ended("stop", "late"),
             ended("deadline_exceeded", "late"),
+            ended("stop", "late", incomplete=(TEXT,)),
             ended("stage_error", "faulty", stage=TEXT, message="told to fail at output 2 (fail_at)"),
             ended("input_timeout", "quiet", stage=MIDDLE, message=f"edge {MIDDLE}->{SOUND}: …"),
             ended("slow_reader", "never", GRACE_S + 1),
@@ -202,6 +203,7 @@ class TestMishaps:
         [
             ended("stop", wrong="text 'a' where 'b' had to come"),
             ended("stop", incomplete=(MIDDLE,)),
+            ended("stop", "late", 0.001, incomplete=(TEXT,)),
             ended("stop", "faulty"),
             ended("stop", "quiet"),
             ended("stop", "late", 0.4 + LATE_S + 1),

@@ -93,7 +93,7 @@ class Checks:
     def _could_go(self) -> bool:
         """Whether whoever is first in the queue would find a place at every stage (S4, B2)."""
         core = self.world.router.core
-        head = core.queue.first(without=())
+        head = next(core.queue.heads(), None)
         request = None if head is None else core.requests.get(head[1].request_id)
         if request is None or request.submit.affinity is not None:
             return False

@@ -70,10 +70,15 @@ class _Teller:
         many = 20 if self.maybe(0.01) else self.dice.choice([1, 1, 2, 2, 2, 3, 3, 4, 5, 8])
         unruly = self.maybe(0.6)
         requests = [self._request(n, clients, stages, busy, unruly=unruly) for n in range(1, many + 1)]
+        if self.maybe(0.15):
+            requests = self._in_two_waves(requests)
         names = [stage.name for stage in stages]
         faults = [self._fault(requests, names) for _ in range(self.dice.choice([0, 0, 0, 1, 1, 2, 3]))]
         kills = [self._kill(stages, busy) for _ in range(self.dice.choice([0, 1, 1, 2, 3]) if deadly else 0)]
         orders = [self._order(n % clients, stages, busy) for n in range(2) if self.maybe(0.08)]
+        if orders and self.maybe(0.5):  # once it has come back
+            kills.append(self._kill_again(orders[0], stages))
+            requests = self._in_two_waves(requests)
         ends = [self._end(n, busy) for n in range(clients) if unruly and self.maybe(0.15)]
         if deadly:
             faults += self._deadly_faults(requests, stages)
@@ -238,6 +243,20 @@ class _Teller:
             target = stage.name
         timeout_s = self.dice.choice([0.02, 0.5, 3.0])
         return Order(self.between(0, busy), client, action, target, timeout_s, action == "restart" and self.maybe(0.4))
+
+    def _in_two_waves(self, requests: list[Request]) -> list[Request]:
+        """The second when those that died in the first are back."""
+        wave = self.between(0.5, 2.5)
+        return [
+            msgspec.structs.replace(request, at=round(request.at + wave, 4), abort_at=round(request.abort_at + wave, 4))
+            if request.n % 2
+            else request
+            for request in requests
+        ]
+
+    def _kill_again(self, order: Order, stages: list[Stage]) -> Kill:
+        kill = self._kill([stage for stage in stages if order.target.startswith(stage.name)], 1)
+        return msgspec.structs.replace(kill, at=self.between(0.5, 2.5))
 
     def _bounded(self, requests: list[Request], faults: list[Fault], edges: list[Edge]) -> list[Request]:
         """Where a stage falls silent that nobody waits for over an edge, nothing but a deadline ends the request."""

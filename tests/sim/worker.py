@@ -135,7 +135,9 @@ class SimWorker:
             state = "stepping"
             since_ns = self._started_ns
         rings = self.gate.rings()
-        self.to_router.put(wire.Heartbeat(self.peer[1], state, since_ns, "", rings, self.gate.late, 0))
+        self.to_router.put(
+            wire.Heartbeat(self.peer[1], state, since_ns, "", rings, self.gate.late, 0, self.gate.discarded)
+        )
         self.handle(m.Ticked())
         self.world.schedule.after(self.world.story.limits.heartbeat_interval_s, self.beat)
 

@@ -209,7 +209,7 @@ class World:
         self.router.handle(msg.ReplicaStarting(*peer, 1000 + peer[1]))
         if at_once:
             self._loaded(peer)
-            self.router.worker_sent(peer, wire.Heartbeat(peer[1], "idle", round(START * 1e9), "", [], 0, 0))
+            self.router.worker_sent(peer, wire.Heartbeat(peer[1], "idle", round(START * 1e9), "", [], 0, 0, 0))
         elif peer[0] in self._fails_start:
             self._fails_start.discard(peer[0])
             self.schedule.after(0.05, self.dies, peer, "it did not start")

@@ -167,9 +167,9 @@ def asks_abort(rid: str = RID, attempt: int = 1) -> RouterSent:
     return RouterSent(wire.AbortStage(rid, attempt))
 
 
-def reads(consumed: int, rid: str = RID, attempt: int = 1) -> RouterSent:
-    """The caller has read so many outputs."""
-    return RouterSent(wire.OutputCredit(rid, attempt, consumed))
+def reads(consumed: int, rid: str = RID, attempt: int = 1, skipped: int = 0) -> RouterSent:
+    """The caller has read so many outputs; the first `skipped` it had already."""
+    return RouterSent(wire.OutputCredit(rid, attempt, consumed, skipped))
 
 
 def relayed(*chunks: Chunk, stage: str = "thinker", rid: str = RID) -> RouterSent:

@@ -374,7 +374,7 @@ class Line:
         if self.unread(request_id) >= least:
             self._credited[request_id] = len(self.outputs[request_id])
             (stage,) = self.final
-            self._from_router[stage].put(wire.OutputCredit(request_id, 1, self._credited[request_id]))
+            self._from_router[stage].put(wire.OutputCredit(request_id, 1, self._credited[request_id], 0))
 
     def _reported(self, stage: str, report: wire.StageFinished) -> None:
         self.reports[(report.request_id, stage)].append(report)

@@ -21,6 +21,7 @@ class ModelOrder:
     since: float
     awaits: int = 0  # the incarnation of the first one that ends its turn
     told: bool = False
+    out_of_service: bool = False  # the first one, before its turn
     quiet: float | None = None  # since when nothing is bound to the first one
 
 
@@ -65,7 +66,7 @@ class ModelOrders:
         for order in self.orders:
             first = order.todo[0]
             if order.frame.action == "restart" and first.state == "draining" and not order.told:
-                first.state, first.returning, first.drained = "ready", False, False
+                self._as_before(order)
             self._answer(order.client, order.frame, "unavailable")
         self.orders.clear()
 
@@ -92,7 +93,7 @@ class ModelOrders:
                 order.told, first.ordered = True, first.incarnation
                 self._said.append(("launcher", first.name, msg.RestartReplica(first.name, first.incarnation)))
             elif late:
-                first.state, first.returning, first.drained = "ready", False, False
+                self._as_before(order)
                 self._end(order, "unavailable")
         return False
 
@@ -115,9 +116,16 @@ class ModelOrders:
         first = order.todo[0]
         order.since, order.told, order.quiet = now, False, None
         order.awaits = first.incarnation + (first.state != "starting")
+        order.out_of_service = first.drained
         first.drained, first.returning = False, True
         if first.state == "ready":
             first.state = "draining"
+
+    def _as_before(self, order: ModelOrder) -> None:
+        """Nothing has been done to the first one, so it is as the operator left it."""
+        first = order.todo[0]
+        first.returning, first.drained = False, order.out_of_service
+        first.state = "draining" if order.out_of_service else "ready"
 
     def _end(self, order: ModelOrder, code: str | None) -> None:
         self.orders.remove(order)

@@ -235,7 +235,15 @@ class RouterPlay(Playbook[Input, Effect]):
     def beats(self, replica: str, state: str = "idle", since: float | None = None) -> WorkerSent:
         since_ns = self.now_ns if since is None else int(since * 1e9)
         return self.worker(
-            replica, wire.Heartbeat, state=state, since_ns=since_ns, text=state, rings=[], late_frames=0, bad_frames=0
+            replica,
+            wire.Heartbeat,
+            state=state,
+            since_ns=since_ns,
+            text=state,
+            rings=[],
+            late_frames=0,
+            bad_frames=0,
+            discarded=0,
         )
 
     def registers(self, replica: str, request: str, attempt: int = 1) -> WorkerSent:

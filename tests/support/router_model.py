@@ -71,7 +71,12 @@ class ModelAttempt:
     def computes(self, stage: str) -> bool:
         """B1: it has what it needs, and its caller reads."""
         has_input = stage in self.fed or not self.life.plan.incoming[stage]
-        return has_input and not self.paused
+        return has_input and not any(self._leads_to(stage, other) for other in self.paused)
+
+    def _leads_to(self, stage: str, other: str) -> bool:
+        """Whether what it makes goes to the other one, or it is that one."""
+        onward = [edge.target for edge in self.life.plan.outgoing[stage]]
+        return stage == other or any(self._leads_to(target, other) for target in onward)
 
 
 @dataclass
@@ -253,7 +258,9 @@ class RouterModel:
     def _credit(self, request: ModelRequest, stage: str) -> None:
         """B1: to who makes the outputs, as long as it does."""
         if stage in request.present.life.awaited:
-            credit = wire.OutputCredit(request.name, request.present.number, request.caller[stage].credit)
+            credit = wire.OutputCredit(
+                request.name, request.present.number, request.caller[stage].credit, request.caller[stage].passed_over
+            )
             self._to_stage(request, request.present, stage, credit)
 
     # --- Places ----------------------------------------------------------------------------------------------------
@@ -333,7 +340,15 @@ class RouterModel:
             else:
                 blocked.add(line)
                 starves = self.now - waiting.since > STARVING_AGES * self.limits.priority_age_s
-                self.kept |= set(stages) if chosen == "full" and starves else set()
+                for_room = chosen == "full" and all(self._somebody_serves(stage, request) for stage in stages)
+                self.kept |= set(stages) if for_room and starves else set()
+
+    def _somebody_serves(self, stage: str, request: ModelRequest) -> bool:
+        """Now; not only when an operator's restart is through."""
+        return any(
+            one.stage == stage and one.state == "ready" and (name, one.incarnation) not in request.shunned
+            for name, one in self.replicas.items()
+        )
 
     def _start(self, request: ModelRequest, chosen: dict[str, str]) -> None:
         for stage, name in chosen.items():

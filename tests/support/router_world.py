@@ -172,7 +172,7 @@ class RouterWorld:
         incarnation = self.core.pools.replicas[replica].incarnation
         since = self.stepping.get(replica, self.now) if state == "stepping" else self.now
         rings = [wire.RingUse("x", 64, 3, 0), wire.RingUse("y", 64, 0, 2)] if replica in self.unread else []
-        frame = wire.Heartbeat(incarnation, state, int(since * 1e9), "", rings, 0, 0)
+        frame = wire.Heartbeat(incarnation, state, int(since * 1e9), "", rings, 0, 0, 0)
         self.feed(msg.WorkerSent(replica, incarnation, frame))
 
     def goes_on(self, job: Job, event: life.Event) -> None:

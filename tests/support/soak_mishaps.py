@@ -105,17 +105,17 @@ class Mishaps:
                 return False
 
     def _may_succeed(self, ask: Ask, end: Ended) -> bool:
-        """With usage that is incomplete where a replica of that stage was lost; never read where any was, for another
-        attempt has another grace."""
+        """With usage that is incomplete where a replica of that stage was lost, or the deadline passed when the outputs
+        were complete; never read where any replica was lost, for another attempt has another grace."""
         if ask.fate in ("faulty", "quiet"):
             return False
         lost = {one.stage for one in self.met(LOST, end.began - NOTICED_S, end.at)}
-        if not lost.issuperset(end.incomplete):
+        past_s = end.at - end.began - (inf if ask.deadline_s is None else ask.deadline_s)
+        if past_s < 0 and not lost.issuperset(end.incomplete):
             return False
         if ask.fate == "never" and ask.outputs > WINDOW + 1:
             return bool(lost)
-        overdue = ask.deadline_s is not None and end.at - end.began > ask.deadline_s + LATE_S
-        return not overdue or self._frozen_s(end) > 0
+        return past_s < LATE_S or self._frozen_s(end) > 0
 
     def _may_be_slow(self, ask: Ask, end: Ended) -> bool:
         """Who never reads is slow once the grace is over; who was frozen for about as long may be."""

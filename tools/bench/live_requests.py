@@ -54,7 +54,7 @@ class Bench:
         for stage in STAGES:
             self.feed(ReplicaStarting(f"{stage}/0", 1, 1))
             self.feed(WorkerJoined(f"{stage}/0", 1, f"ipc:///run/{stage}"))
-            self.says(stage, wire.Heartbeat(1, "idle", 0, "", [], 0, 0))
+            self.says(stage, wire.Heartbeat(1, "idle", 0, "", [], 0, 0, 0))
         self.count = 0
         self.staying = [self.begin() for _ in range(live)]
 

@@ -240,7 +240,7 @@ class TestStatus:
     def test_b3_what_a_worker_holds_of_its_ring_is_shown_until_it_is_dead(self) -> None:
         play = one_place()
         use = wire.RingUse("talker", 64, 48, 16)
-        beat = wire.Heartbeat(1, "idle", 0, "", [use], late_frames=3, bad_frames=2)
+        beat = wire.Heartbeat(1, "idle", 0, "", [use], late_frames=3, bad_frames=2, discarded=4)
         assert play >> WorkerSent("thinker/0", 1, beat)
         status = play.status()
         row = {"edge": "thinker->talker", "replica": "thinker/0"}

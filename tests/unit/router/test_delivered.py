@@ -194,3 +194,15 @@ def say_both(delivered: Delivered, told: Told, content: Content | None, *, last:
     assert delivered.pass_on(content, last=last, cut=cut) == share
     assert told.whole[: len(before)] == before
     return True
+
+
+def test_f2_it_says_how_many_outputs_of_an_attempt_the_caller_had_already() -> None:
+    delivered = Delivered("thinker", hashed=True)
+    for text in ("ab", "cd"):
+        assert delivered.pass_on(Text(text), last=False, cut=False) is not None
+    delivered.begin_attempt("thinker/0")
+    assert (delivered.skipped, delivered.credit) == (0, -2)
+    assert delivered.pass_on(Text("abc"), last=False, cut=False) is None
+    assert (delivered.skipped, delivered.credit) == (1, -1)
+    assert delivered.pass_on(Text("de"), last=False, cut=False) == (Text("e"), False)
+    assert (delivered.skipped, delivered.credit) == (1, -1)

@@ -159,3 +159,16 @@ class TestB1:
 
     def test_p4_a_stage_that_is_not_final_has_no_caller(self) -> None:
         assert CallerEdge.of(submit(final=False)) is None
+
+
+def test_f2_what_the_caller_had_already_takes_no_room_in_its_window() -> None:
+    """However large it is, and although credits of an eighth of a window are still on their way."""
+    edge = CallerEdge(window=8, window_bytes=10, consumed=-1)
+    edge.put(wire.Text("x" * 20), last=False)
+    assert edge.pop() is not None
+    assert edge.full
+    edge.credit(0, 5, skipped=1)
+    assert (edge.full, edge.unread, edge.unread_bytes) == (False, 1, 0)
+    edge.put(wire.Text("y" * 4), last=False)
+    assert edge.pop() is not None
+    assert edge.unread_bytes == 4

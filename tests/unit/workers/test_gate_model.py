@@ -139,7 +139,7 @@ class GateMachine(RuleBasedStateMachine):
     def caller_read(self, key: tuple[str, int], consumed: int, older: bool) -> None:
         request = self.model.requests.get(key)
         read = 0 if request is None or request.reader is None or older else request.reader.read
-        self.feed(m.RouterSent(wire.OutputCredit(*key, read + consumed)))
+        self.feed(m.RouterSent(wire.OutputCredit(*key, read + consumed, 0)))
 
     @rule(seconds=st.sampled_from([0, 9, 29, 31, 59, 61]))
     def time_passes(self, seconds: int) -> None:
@@ -494,7 +494,7 @@ class SlotMachine(GateMachine):
             self.caller_reads(key, request.reader.read + more)
 
     def caller_reads(self, key: tuple[str, int], outputs: int) -> None:
-        self.feed(m.RouterSent(wire.OutputCredit(*key, outputs)))
+        self.feed(m.RouterSent(wire.OutputCredit(*key, outputs, 0)))
 
     def chunk(self) -> None:
         """No rules of this machine: other ways in."""

@@ -12,7 +12,7 @@ import zmq
 from zmq.auth.thread import ThreadAuthenticator
 
 
-class Admission:
+class Authentication:
     """Of all CURVE servers of one context. `key`: the client's public key, 40 characters of Z85."""
 
     def __init__(self, context: zmq.Context[zmq.Socket[bytes]], key: bytes) -> None:
