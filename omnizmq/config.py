@@ -154,7 +154,7 @@ class RouterConfig(Section, frozen=True):
     """With all outputs complete, a report still missing after this is given up: its usage is incomplete (C5)."""
 
     drain_timeout_s: SecondsOrNone = 30.0
-    """After SIGTERM, how long live requests may take to end before they are aborted."""
+    """After SIGTERM, how long live requests may take to end; then they end with `unavailable`."""
 
     max_queued: CountOrNone = 256
     """Requests waiting for a replica; beyond it, new ones are refused with `overloaded` (B1)."""

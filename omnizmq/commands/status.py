@@ -57,10 +57,13 @@ def _render(document: dict[str, Any]) -> str:
 
 def _replica(replica: dict[str, Any]) -> str:
     state = "restarting" if replica["state"] == "starting" and replica["restarts"] else replica["state"]
+    state = "drained" if state == "draining" and replica.get("drained") else state
     active = replica.get("active", replica["inflight"])
     registered = replica.get("registered", replica["inflight"])
     bound = f" ({registered} bound)" if registered != active else ""
     restarts = f"{replica['restarts']} restart{'' if replica['restarts'] == 1 else 's'}"
+    if state == "dead":
+        return f"  {replica['id']:<16} {state:<10} {restarts} so far, the next one is due"
     return (
         f"  {replica['id']:<16} {state:<10} {active}/{replica['capacity']} in flight{bound}, "
         f"{replica['engine']} for {replica['engine_s']:.1f} s, pid {replica['pid']}, {restarts}"

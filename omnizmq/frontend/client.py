@@ -106,6 +106,7 @@ class AsyncClient:
             to = await self._owned.start()
         address = locate(to)
         self._welcome = asyncio.get_running_loop().create_future()
+        self._welcome.add_done_callback(_heed)
         self._context = make_context()
         self._unpacker = wire.Unpacker(wire.router_to_client)
         self._dealer = Dealer(self._context, address.endpoint, self._received, curve=address.curve)
@@ -365,3 +366,9 @@ class AsyncClient:
             asked.set_exception(value)
         else:
             asked.set_result(value)
+
+
+def _heed(answer: asyncio.Future[wire.Welcome]) -> None:
+    """Who waited for it may have given up: then nobody else has to hear why it failed."""
+    if not answer.cancelled():
+        answer.exception()

@@ -214,6 +214,8 @@ class Pools:
         pool = self.by_stage[stage]
         ready = [one for one in pool if one.state == "ready" and Binding(one.id, one.incarnation) not in shunned]
         if not ready and not any(replica.returning for replica in pool):
+            if all(replica.drained for replica in pool):
+                raise UnavailableError(f"stage {stage} is drained, until an operator resumes it", stage=stage)
             raise UnavailableError(f"stage {stage} has no live replica; try again shortly", stage=stage)
         return ready
 
