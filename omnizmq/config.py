@@ -393,6 +393,9 @@ def _check_router(router: RouterConfig) -> None:
             f"{router.heartbeat_timeout_s:g}: at least two heartbeats "
             f"(2 x heartbeat_interval_s = {2 * router.heartbeat_interval_s:g}) were expected",
         )
+    port = router.remote.rpartition(":")[2]
+    if router.remote and not 0 < int(port) < 1 << 16:
+        raise BadValueError("router.remote", f"port {port}: a port from 1 to 65535 was expected")
     if router.max_restart_delay_s < router.restart_delay_s:
         raise BadValueError(
             "router.max_restart_delay_s",

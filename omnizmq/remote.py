@@ -13,6 +13,7 @@ To shut everybody out, delete both: the next launch makes others. This module kn
 from __future__ import annotations
 
 import os
+import re
 import socket
 from collections.abc import Callable
 from contextlib import suppress
@@ -27,7 +28,8 @@ Keys = tuple[bytes, bytes]
 
 _FILE = "remote.json"
 _SECRET = "remote.key"
-_KEY_CHARS = 40
+_KEY = re.compile(r"[0-9a-zA-Z.:+=^!/*?&<>()\[\]{}@%$#-]{40}")
+_ENDPOINT = re.compile(r"tcp://[^/\s]+:[0-9]{1,5}")
 
 
 class Remote(msgspec.Struct, frozen=True):
@@ -87,8 +89,10 @@ def read(path: str) -> Remote:
         ) from None
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
         raise NotFoundError(f"{path}: is not a deployment's remote.json: {error}") from None
-    if any(len(key) != _KEY_CHARS for key in (found.server_key, found.client_key, found.client_secret)):
-        raise NotFoundError(f"{path}: a key has not {_KEY_CHARS} characters: copy the file again")
+    if not all(_KEY.fullmatch(key) for key in (found.server_key, found.client_key, found.client_secret)):
+        raise NotFoundError(f"{path}: a key is none of 40 characters of Z85: copy the file again")
+    if not _ENDPOINT.fullmatch(found.endpoint):
+        raise NotFoundError(f"{path}: endpoint {found.endpoint[:80]!r}: tcp://HOST:PORT was expected")
     return found
 
 

@@ -18,6 +18,8 @@ from omnizmq.errors import InvalidRequestError, OmnizmqError, UnavailableError
 from omnizmq.router.messages import Effect, RestartReplica, ToClient
 from omnizmq.router.pools import Pools, Replica
 
+MOST_TIMEOUT_S = 86_400
+
 
 @dataclass
 class _Order:
@@ -44,6 +46,8 @@ class Operations:
     def ask(self, client: bytes, frame: wire.Operate, now: float) -> Iterator[Effect]:
         try:
             replicas = self._meant(frame)
+            if frame.action != "drain":
+                yield from self._end_drains(replicas, frame)
             self._check_idle(replicas)
             if frame.action == "resume":
                 _resume(replicas[0])
@@ -78,6 +82,8 @@ class Operations:
     def _meant(self, frame: wire.Operate) -> list[Replica]:
         """Raises `InvalidRequestError`."""
         replica, pool = self._pools.replicas.get(frame.target), self._pools.by_stage.get(frame.target)
+        if not 0 <= frame.timeout_s <= MOST_TIMEOUT_S:
+            raise InvalidRequestError(f"timeout_s is {frame.timeout_s}: 0 to {MOST_TIMEOUT_S} seconds were expected")
         if frame.force and frame.action != "restart":
             raise InvalidRequestError(f"force belongs to a restart, not to {frame.action}")
         if replica is not None:
@@ -86,6 +92,12 @@ class Operations:
             return list(pool)
         known = ", ".join(self._pools.replicas)
         raise InvalidRequestError(f"{frame.action} {frame.target[:80]!r}: no such replica; there are {known}")
+
+    def _end_drains(self, replicas: list[Replica], frame: wire.Operate) -> Iterator[Effect]:
+        """Who waits for the end of a drain waits in vain: a later order means something else."""
+        for order in [order for order in self._orders if order.frame.action == "drain" and order.todo[0] in replicas]:
+            text = f"{order.todo[0].id}: a later {frame.action} has ended the drain"
+            yield from self._end(order, UnavailableError(text))
 
     def _check_idle(self, replicas: list[Replica]) -> None:
         """Raises `UnavailableError` where another order is at work."""

@@ -123,7 +123,7 @@ class Gate:
             case RouterSent():
                 self._router_sent(event.frame)
             case Ticked():
-                self._ticked()
+                self._ticked(deaf=event.deaf)
             case PeerSent():
                 self._peer_sent(event)
             case PeerUnreachable():
@@ -458,8 +458,10 @@ class Gate:
 
     # --- Time ------------------------------------------------------------------------------------------------------
 
-    def _ticked(self) -> None:
+    def _ticked(self, *, deaf: bool) -> None:
         for work in [work for work in self._work.values() if not work.aborting]:
+            if deaf and work.caller is not None:
+                work.caller.since_ns = self._now_ns  # it may have read: nobody could say so
             error = self._deadlines.passed(work, self._now_ns)
             if error is not None:
                 self._fail_with(work, error)

@@ -18,7 +18,8 @@ from omnizmq.workers.work import Work
 
 
 class Deadlines:
-    """Of one worker incarnation. `reader_grace_s`: of a pause; `input_timeouts_s`: of edges in, by their source;
+    """Of one worker incarnation. `reader_grace_s`: of a pause; `input_timeouts_s`: how long a join waits for an edge
+    in, by its source, when it cannot take more of another;
     `output_timeout_s`: of an engine that makes nothing, whoever waits for it. None: for ever."""
 
     def __init__(

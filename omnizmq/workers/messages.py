@@ -29,7 +29,9 @@ class RouterSent:
 
 @dataclass(frozen=True, slots=True)
 class Ticked:
-    """Time has passed: once a heartbeat."""
+    """Time has passed. `deaf`: the router has been silent, so no caller's credit could come."""
+
+    deaf: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -17,6 +17,7 @@ from importlib.metadata import entry_points
 from pathlib import Path
 
 from omnizmq import protocol as wire
+from omnizmq.config import Config
 from omnizmq.errors import ConfigError, OmnizmqError, ProtocolError, StageError
 from omnizmq.shm.memory import SharedMemoryError
 from omnizmq.shm.ring import RingWriter
@@ -55,6 +56,8 @@ SWITCH_INTERVAL_S = 0.0005
 """How long an engine that computes in Python keeps the interpreter while the socket thread wants it. Python's own 5 ms
 are felt at every step of a chunk's way (docs/performance.md)."""
 FAILED_LINGER_S = 5.0
+SILENT_BEATS = 2
+"""A router that has said nothing for so many heartbeats does not hand on anybody's credits either."""
 
 
 class Worker:
@@ -129,7 +132,7 @@ class Worker:
             priority_age_s=limits.priority_age_s,
             reader_grace_s=limits.slow_reader_grace_s,
             output_timeout_s=stage.output_timeout_s,
-            input_timeouts_s={e.source: e.input_timeout_s for e in spec.config.edge if e.target == spec.stage},
+            input_timeouts_s=unfed_limits(spec.config, spec.stage),
         )
 
     def _end(self, status: int) -> None:
@@ -286,8 +289,9 @@ class Worker:
     def _beat(self) -> None:
         limits = self._spec.config.router
         self._send_heartbeat()
-        self._handle(Ticked())
-        if time.monotonic() - self._heard > limits.heartbeat_timeout_s:
+        silent = time.monotonic() - self._heard
+        self._handle(Ticked(deaf=silent > SILENT_BEATS * limits.heartbeat_interval_s))
+        if silent > limits.heartbeat_timeout_s:
             self._orphaned()
         self._loop.call_later(limits.heartbeat_interval_s, self._beat)
 
@@ -310,6 +314,13 @@ class Worker:
                 discarded=self._gate.discarded,
             )
         )
+
+
+def unfed_limits(config: Config, stage: str) -> dict[str, float]:
+    """How long a join waits for each edge in, in seconds, when it cannot take more of another: as long as the source
+    may be in a step, and then be silent."""
+    steps = {one.name: one.step_timeout_s for one in config.stage}
+    return {edge.source: steps[edge.source] + edge.input_timeout_s for edge in config.edge if edge.target == stage}
 
 
 async def _run(spec: WorkerSpec) -> int:

@@ -432,3 +432,27 @@ class TestF2AsBefore:
         play.waits(60)
         assert play
         assert play >> play.submits("alice", "words", modalities=["text"]) << to("thinker/0", SubmitStage)
+
+
+class TestF2LaterOrders:
+    def test_f2_a_drain_that_nobody_can_wait_for_is_undone_by_a_resume(self) -> None:
+        play = busy()
+        assert play >> play.orders("operator", "drain", "thinker/0", timeout_s=3600)
+        text = "thinker/0: a later resume has ended the drain"
+        ended = ErrorInfo("unavailable", text, None, None, True)
+        play >> play.orders("other", "resume", "thinker/0", call=2)
+        assert play << to("operator", Operated, error=ended) << to("other", Operated, call=2, error=None)
+        assert state(play) == "ready"
+
+    def test_f2_a_forced_restart_takes_a_drains_place(self) -> None:
+        play = busy()
+        assert play >> play.orders("operator", "drain", "thinker/0", timeout_s=3600)
+        play >> play.orders("other", "restart", "thinker/0", timeout_s=0.0, force=True, call=2)
+        _ = play << to("operator", Operated, call=1)
+        play.waits(1)
+        assert play << effect(RestartReplica, replica="thinker/0")
+
+    @pytest.mark.parametrize("timeout_s", [-1.0, 86_401.0, float("nan"), float("inf")])
+    @pytest.mark.parametrize("action", ["drain", "restart", "resume"])
+    def test_a_time_limit_that_is_none_is_refused(self, action: str, timeout_s: float) -> None:
+        refused(busy(), action, "thinker/0", code="invalid_request", match="0 to 86400 seconds", timeout_s=timeout_s)

@@ -40,13 +40,18 @@ class ModelOrders:
 
     def asked(self, client: str, frame: wire.Operate, now: float, *, draining: bool) -> None:
         meant = [one for one in self.replicas.values() if frame.target in (one.name, one.stage)]
-        busy = [replica for order in self.orders for replica in order.todo]
         whole_stage = frame.target not in self.replicas
         code = None
         if draining:
             code = "unavailable"
         elif not meant or (frame.action != "restart" and (whole_stage or frame.force)):
             code = "invalid_request"
+        elif frame.action != "drain":  # whoever waits for the end of a drain there waits in vain
+            for order in [one for one in self.orders if one.frame.action == "drain" and one.todo[0] in meant]:
+                self._end(order, "unavailable")
+        busy = [replica for order in self.orders for replica in order.todo]
+        if code is not None:
+            pass
         elif any(one is other for one in meant for other in busy) or (frame.action == "drain" and not meant[0].serves):
             code = "unavailable"
         if code is not None or frame.action == "resume":

@@ -345,6 +345,10 @@ class TestWhole:
         assert "router.heartbeat_timeout_s: 1.5: at least two heartbeats" in refusal(
             write(one("[router]\nheartbeat_timeout_s = 1.5"))
         )
+        for port in (0, 65_536, 99_999):
+            assert f"router.remote: port {port}: a port from 1 to 65535 was expected" in refusal(
+                write(one(f'[router]\nremote = "tcp://127.0.0.1:{port}"'))
+            )
         assert "router.max_restart_delay_s: 0.1: at least restart_delay_s (0.5) was expected" in refusal(
             write(one("[router]\nmax_restart_delay_s = 0.1"))
         )

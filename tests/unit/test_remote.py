@@ -7,6 +7,7 @@ import stat
 from collections.abc import Callable
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from omnizmq import remote
@@ -96,7 +97,7 @@ def test_a_cut_key_is_noticed(tmp_path: Path) -> None:
     served(tmp_path)
     path = tmp_path / "remote.json"
     path.write_text(path.read_text().replace("0" * 40, "0" * 39))
-    with pytest.raises(NotFoundError, match="a key has not 40 characters"):
+    with pytest.raises(NotFoundError, match="a key is none of 40 characters of Z85"):
         remote.read(str(path))
 
 
@@ -112,3 +113,19 @@ def test_a_cut_key_is_noticed(tmp_path: Path) -> None:
 )
 def test_a_file_is_told_from_a_name(connect: str, file: bool) -> None:
     assert remote.is_file(connect) is file
+
+
+@pytest.mark.parametrize(
+    ("field", "value", "said"),
+    [
+        ("server_key", '"' * 40, "a key is none of 40 characters of Z85"),
+        ("client_secret", "é" * 40, "a key is none of 40 characters of Z85"),
+        ("endpoint", "foo", "endpoint 'foo': tcp://HOST:PORT was expected"),
+    ],
+)
+def test_what_no_socket_would_take_is_noticed(tmp_path: Path, field: str, value: str, said: str) -> None:
+    served(tmp_path)
+    path = tmp_path / "remote.json"
+    path.write_bytes(msgspec.json.encode(msgspec.json.decode(path.read_bytes()) | {field: value}))
+    with pytest.raises(NotFoundError, match=said):
+        remote.read(str(path))

@@ -38,7 +38,7 @@ from support.gate_play import (
 from omnizmq import protocol as wire
 from omnizmq.errors import StageError
 from omnizmq.workers.engine import Audio
-from omnizmq.workers.messages import RouterSent, ToRouter
+from omnizmq.workers.messages import RouterSent, Ticked, ToRouter
 
 GRACE = 30
 
@@ -335,3 +335,17 @@ class TestC6:
         play.now += 10**9
         play.gate.handle(made("a", at_ns=at_ns), play.now)
         assert self.usage(play, made(finish_reason="stop"))["first_output_s"] == 1.0
+
+
+class TestADeafGate:
+    def test_b1_a_callers_grace_does_not_run_while_the_router_is_silent(self) -> None:
+        """Whatever it has read, nobody could say so."""
+        play = full()
+        play.later(GRACE - 1)
+        assert play >> Ticked(deaf=True)
+        assert play >> play.later(GRACE - 1)
+        assert play.gate.live == 1
+        play.later(1)
+        _ = play >> Ticked()
+        play._said.clear()
+        assert play.gate.live == 0
