@@ -125,7 +125,7 @@ class RouterServer:
             self._listen_remote(remote)
         self._worker_socket = Router(self._context, self.worker_endpoint, self._worker_data)
         self._clients: dict[bytes, _Client] = {}
-        self._gone: dict[bytes, None] = {}  # what they had sent may still be read; no identity comes again
+        self._gone: dict[bytes, str] = {}  # what they had sent may still be read; no identity comes again
         self._workers: dict[bytes, _Worker] = {}
         self._inputs: deque[Input] = deque()
         self._busy = False
@@ -160,7 +160,7 @@ class RouterServer:
         """Tell clients, then close; what is queued has a moment to leave."""
         for identity in list(self._clients):
             self._send_client(identity, wire.Bye("the deployment has stopped"))
-            self._drop_client(identity)
+            self._drop_client(identity, "the deployment has stopped")
         if self._timer is not None:
             self._timer.cancel()
         self._worker_socket.close()
@@ -263,11 +263,17 @@ class RouterServer:
         key = kind + identity
         client = self._clients.get(key)
         if client is None and key in self._gone:
-            self.core.counters.late_frames += 1
+            self._tell_gone(socket, identity, self._gone[key])
         elif client is None:
             self._client_hello(socket, key, identity, data)
         else:
             self._client_sent(key, client, data)
+
+    def _tell_gone(self, socket: Router, identity: bytes, why: str) -> None:
+        """It was sent before the end, or its sender lives and does not know that it was given up."""
+        self.core.counters.late_frames += 1
+        with suppress(PeerGoneError, PeerFullError):
+            socket.send(identity, self._packer.pack(wire.Bye(f"this client was given up: {why}")))
 
     def _client_sent(self, key: bytes, client: _Client, data: bytes) -> None:
         try:
@@ -337,10 +343,10 @@ class RouterServer:
             client.socket.send(client.identity, self._packer.pack(wire.Bye(why)))
 
     def _client_gone(self, key: bytes, why: str) -> None:
-        if self._drop_client(key):
+        if self._drop_client(key, why):
             self.handle(ClientGone(key, why))
 
-    def _drop_client(self, key: bytes) -> bool:
+    def _drop_client(self, key: bytes, why: str) -> bool:
         client = self._clients.pop(key, None)
         if client is None:
             return False
@@ -348,7 +354,7 @@ class RouterServer:
             self._loop.remove_reader(client.pidfd)
             os.close(client.pidfd)
         client.socket.forget(client.identity)
-        self._gone[key] = None
+        self._gone[key] = why
         if len(self._gone) > GONE_CLIENTS:
             del self._gone[next(iter(self._gone))]
         return True

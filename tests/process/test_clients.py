@@ -126,7 +126,7 @@ class TestAsyncClient:
         async def scenario() -> None:
             async with AsyncClient.connect(deployment.name) as client:
                 client._send(wire.Bye("said by mistake"))
-                with pytest.raises(RouterLostError, match="the router is gone: not a hello"):
+                with pytest.raises(RouterLostError, match="this client was given up: said goodbye"):
                     await asyncio.wait_for(client.status(), 5)
 
         asyncio.run(scenario())

@@ -386,6 +386,8 @@ asyncio.run(main())
     def test_b1_a_client_that_never_reads_is_given_up_and_told_when_it_reads_again(self, queue: int, told: str) -> None:
         sets = (
             f"router.max_peer_queue={queue}",
+            "router.output_window=1000000",
+            "router.output_window_mib=1000",
             "stage.thinker.options.echo=false",
             "stage.thinker.options.chunks=40000",
             "stage.thinker.options.chunk_bytes=500",
