@@ -69,6 +69,7 @@ TESTS = {
     "router/lifecycle.py": (
         "unit/router/test_lifecycle.py",
         "unit/router/test_lifecycle_facts.py",
+        "unit/router/test_lifecycle_grace.py",
         "unit/router/test_lifecycle_joins.py",
         "contract/test_completion.py",
         "contract/test_abort_router.py",

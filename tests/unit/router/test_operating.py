@@ -9,7 +9,7 @@ from support.playbook import RouterPlay, effect, rid, to
 
 from omnizmq import protocol as wire
 from omnizmq.protocol import Operated, Refused, SubmitStage
-from omnizmq.router.messages import DrainAsked, RestartReplica, WorkerSent
+from omnizmq.router.messages import DrainAsked, RestartReplica, ToClient, WorkerSent
 from omnizmq.router.pools import Replica
 
 DONE = to("operator", Operated, call=1, error=None)
@@ -73,3 +73,15 @@ def test_f2_a_restart_that_was_late_for_requests_counts_requests_and_not_bytes()
     text = "1 request is left on thinker/0 after 5 s; it was not restarted"
     error = wire.ErrorInfo("unavailable", text, "thinker", "thinker/0", True)
     assert play.waits(1) << to("operator", Operated, call=1, error=error)
+
+
+def test_f4_an_order_may_wait_for_a_day_and_no_longer() -> None:
+    play = thinkers(2)
+    assert play >> play.submits("alice") << to("thinker/0", SubmitStage)
+    (answer,), _ = play.brings(play.orders("operator", "drain", "thinker/0", timeout_s=86_400.5))
+    assert isinstance(answer, ToClient)
+    assert isinstance(answer.frame, Operated)
+    assert answer.frame.error is not None
+    assert answer.frame.error.code == "invalid_request"
+    assert play >> play.orders("operator", "drain", "thinker/0", timeout_s=86_400.0)
+    assert thinker(play).state == "draining"
