@@ -74,13 +74,12 @@ def trace(id_: str | None, last: bool, as_json: bool, connect: str | None) -> No
 
 def _stores(connect: str | None) -> list[_Store]:
     """The traces to search; with `connect`, the one that it names."""
-    from omnizmq.errors import NotFoundError
-    from omnizmq.remote import is_file
+    from omnizmq.errors import InvalidRequestError, NotFoundError
     from omnizmq.runtime import check_name, running, state_root
     from omnizmq.trace.database import FILE_NAME
 
-    if connect is not None and is_file(connect):
-        raise NotFoundError("traces stay on the machine of their deployment: run `omnizmq trace` there")
+    if connect is not None and connect.endswith(".json"):
+        raise InvalidRequestError("traces stay on the machine of their deployment: run `omnizmq trace` there")
     root = state_root()
     deployments = running()
     pids = {deployment.name: deployment.pid for deployment in deployments}

@@ -154,6 +154,12 @@ def test_a_name_that_cannot_be_one_is_a_wrong_usage() -> None:
     assert result.stderr.startswith("omnizmq trace: deployment name '../d' is not usable: ")
 
 
+def test_one_on_another_machine_keeps_its_traces_there() -> None:
+    result = run("x", "--connect", "remote.json")
+    said = "omnizmq trace: traces stay on the machine of their deployment: run `omnizmq trace` there\n"
+    assert (result.exit_code, result.stdout, result.stderr) == (2, "", said)
+
+
 @pytest.mark.parametrize(
     ("arguments", "line"),
     [
