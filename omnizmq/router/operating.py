@@ -46,9 +46,9 @@ class Operations:
     def ask(self, client: bytes, frame: wire.Operate, now: float) -> Iterator[Effect]:
         try:
             replicas = self._meant(frame)
+            self._check_idle(replicas, frame)
             if frame.action != "drain":
                 yield from self._end_drains(replicas, frame)
-            self._check_idle(replicas)
             if frame.action == "resume":
                 _resume(replicas[0])
             elif frame.action == "drain":
@@ -99,11 +99,12 @@ class Operations:
             text = f"{order.todo[0].id}: a later {frame.action} has ended the drain"
             yield from self._end(order, UnavailableError(text))
 
-    def _check_idle(self, replicas: list[Replica]) -> None:
-        """Raises `UnavailableError` where another order is at work."""
+    def _check_idle(self, replicas: list[Replica], frame: wire.Operate) -> None:
+        """Raises `UnavailableError` where another order is at work. A drain gives way to any other order."""
         for order in self._orders:
+            gives_way = order.frame.action == "drain" and frame.action != "drain"
             for replica in replicas:
-                if replica in order.todo:
+                if replica in order.todo and not gives_way:
                     raise UnavailableError(f"{replica.id}: a {order.frame.action} is under way; wait for its end")
 
     # --- Steps -----------------------------------------------------------------------------------------------------

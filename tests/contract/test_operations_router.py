@@ -456,3 +456,11 @@ class TestF2LaterOrders:
     @pytest.mark.parametrize("action", ["drain", "restart", "resume"])
     def test_a_time_limit_that_is_none_is_refused(self, action: str, timeout_s: float) -> None:
         refused(busy(), action, "thinker/0", code="invalid_request", match="0 to 86400 seconds", timeout_s=timeout_s)
+
+    def test_f2_an_order_that_is_refused_ends_no_drain(self) -> None:
+        play = busy(2)
+        assert play >> play.submits("alice", "b") << to("thinker/1", SubmitStage)
+        assert play >> play.orders("operator", "drain", "thinker/0", timeout_s=3600)
+        assert play >> play.orders("other", "restart", "thinker/1", timeout_s=3600, call=2)
+        refused(play, "restart", "thinker", code="unavailable", match="a restart is under way", call=3)
+        assert play.core.pools.replicas["thinker/0"].drained

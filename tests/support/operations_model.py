@@ -46,14 +46,16 @@ class ModelOrders:
             code = "unavailable"
         elif not meant or (frame.action != "restart" and (whole_stage or frame.force)):
             code = "invalid_request"
-        elif frame.action != "drain":  # whoever waits for the end of a drain there waits in vain
-            for order in [one for one in self.orders if one.frame.action == "drain" and one.todo[0] in meant]:
-                self._end(order, "unavailable")
-        busy = [replica for order in self.orders for replica in order.todo]
+        drains = [one for one in self.orders if one.frame.action == "drain" and one.todo[0] in meant]
+        in_the_way = [one for one in self.orders if frame.action == "drain" or one not in drains]
+        busy = [replica for order in in_the_way for replica in order.todo]
         if code is not None:
             pass
         elif any(one is other for one in meant for other in busy) or (frame.action == "drain" and not meant[0].serves):
             code = "unavailable"
+        if code is None and frame.action != "drain":  # whoever waits for the end of a drain there waits in vain
+            for order in drains:
+                self._end(order, "unavailable")
         if code is not None or frame.action == "resume":
             if code is None:
                 meant[0].drained = False
