@@ -84,7 +84,6 @@ class Supervisor:
             self._stopping = True
             return [FailLaunch(replica, reason)]
         if expected:
-            slot.due = now
             return self._spawn_due(now)
         slot.deaths = [death for death in slot.deaths if now - death < FORGET_DEATHS_S]
         delay = self._limits.restart_delay_s * 2 ** len(slot.deaths)

@@ -259,7 +259,6 @@ class Lifecycle:
         self._before = before
         self._stages = {name: _Stage() for name in plan.names}
         self._grace_started = False
-        self._abort_timer_started = False
 
     # --- Questions -------------------------------------------------------------------------------------------------
 
@@ -510,8 +509,7 @@ class Lifecycle:
         for name, stage in self._stages.items():
             if not (stage.submitted or stage.finished):
                 commands += self._finish(name)
-        if self.unfinished and not self._abort_timer_started:
-            self._abort_timer_started = True
+        if self.unfinished:
             commands.append(StartAbortTimer())
         return commands
 

@@ -23,7 +23,7 @@ MOST_TIMEOUT_S = 86_400
 
 @dataclass
 class _Order:
-    client: bytes
+    client: bytes | None  # None: he has his answer
     frame: wire.Operate
     todo: list[Replica]  # the first one is at work
     since: float  # when that was begun
@@ -54,10 +54,10 @@ class Operations:
             elif frame.action == "drain":
                 _drain(replicas[0])
         except OmnizmqError as error:
-            yield _answer(client, frame, error)
+            yield _operated(client, frame, error)
             return
         if frame.action == "resume":
-            yield _answer(client, frame, None)
+            yield _operated(client, frame, None)
             return
         order = _Order(client, frame, replicas, now)
         self._orders.append(order)
@@ -69,13 +69,24 @@ class Operations:
         for order in list(self._orders):
             yield from self._step(order, now)
 
-    def stop(self, why: str) -> Iterator[Effect]:
-        """Nothing that has been begun will end; whoever still serves serves on."""
+    def forgive(self, slept_s: float) -> None:
+        """The router itself was stopped for so long: nobody could end meanwhile that it could have seen."""
         for order in self._orders:
-            if order.frame.action == "restart" and order.todo[0].state == "draining" and not order.told:
+            order.since += slept_s
+
+    def stop(self, why: str) -> Iterator[Effect]:
+        """No other replica's turn follows. Whoever still serves serves on, and is waited for where it has been told to
+        come back."""
+        for order in list(self._orders):
+            if order.client is not None:
+                yield _operated(order.client, order.frame, UnavailableError(why))
+            order.client = None
+            del order.todo[1:]
+            if order.frame.action == "drain":
+                self._orders.remove(order)
+            elif order.todo[0].state == "draining" and not order.told:
                 _serve_as_before(order)
-            yield _answer(order.client, order.frame, UnavailableError(why))
-        self._orders.clear()
+                self._orders.remove(order)
 
     # --- Checks ----------------------------------------------------------------------------------------------------
 
@@ -90,6 +101,9 @@ class Operations:
             return [replica]
         if pool is not None and frame.action == "restart":
             return list(pool)
+        if pool is not None:
+            its = ", ".join(replica.id for replica in pool)
+            raise InvalidRequestError(f"{frame.action} takes one replica, not a stage: {frame.target} has {its}")
         known = ", ".join(self._pools.replicas)
         raise InvalidRequestError(f"{frame.action} {frame.target[:80]!r}: no such replica; there are {known}")
 
@@ -162,7 +176,8 @@ class Operations:
 
     def _end(self, order: _Order, error: OmnizmqError | None) -> Iterator[Effect]:
         self._orders.remove(order)
-        yield _answer(order.client, order.frame, error)
+        if order.client is not None:
+            yield _operated(order.client, order.frame, error)
 
 
 def _begin(order: _Order, now: float) -> None:
@@ -202,5 +217,5 @@ def _left(replica: Replica, frame: wire.Operate) -> str:
     return f"{left} {'request is' if left == 1 else 'requests are'} left on {replica.id} {after}"
 
 
-def _answer(client: bytes, frame: wire.Operate, error: OmnizmqError | None) -> ToClient:
+def _operated(client: bytes, frame: wire.Operate, error: OmnizmqError | None) -> ToClient:
     return ToClient(client, wire.Operated(frame.call, None if error is None else wire.ErrorInfo.of(error)))

@@ -46,17 +46,15 @@ class Queue:
     def __len__(self) -> int:
         return len(self._line_of)
 
-    def __contains__(self, request_id: str) -> bool:
-        return request_id in self._line_of
-
     @property
     def lines(self) -> Collection[Line]:
         """Those in which somebody waits."""
         return self._lines.keys()
 
-    def add(self, request_id: str, line: Line, *, priority: int, since: float) -> None:
+    def add(self, request_id: str, line: Line, *, priority: int, arrived: float, since: float) -> None:
+        """`arrived`: when the request came; `since`: when it began to wait, which may be later (F2)."""
         self._count += 1
-        waiting = Waiting(since / self._age_s - priority, self._count, request_id, since)
+        waiting = Waiting(arrived / self._age_s - priority, self._count, request_id, since)
         insort(self._lines.setdefault(line, []), waiting)
         self._line_of[request_id] = line, waiting
 

@@ -6,6 +6,7 @@ A request that has ended takes its timers with it: the deadline of a day must no
 from __future__ import annotations
 
 import heapq
+from collections.abc import Collection
 from typing import NamedTuple
 
 SLACK = 64
@@ -45,6 +46,14 @@ class Timers:
         if len(self._heap) > 2 * len(self._set) + SLACK:
             self._heap = [entry for entry in self._heap if entry[1] in self._set]
             heapq.heapify(self._heap)
+
+    def postpone(self, kinds: Collection[str], by_s: float) -> None:
+        """Those of these kinds are due so much later."""
+        self._heap = [
+            (at + by_s if number in self._set and self._set[number].kind in kinds else at, number)
+            for at, number in self._heap
+        ]
+        heapq.heapify(self._heap)
 
     def next(self) -> float | None:
         """When the next one is due."""

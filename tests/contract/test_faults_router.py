@@ -15,12 +15,13 @@ from omnizmq.protocol import (
     AbortStage,
     Delivery,
     ErrorInfo,
+    Operated,
     PeerLost,
     Refused,
     SubmitStage,
     Terminal,
 )
-from omnizmq.router.messages import ClientSent, KillReplica, ReplicaExited, ReplicaStarting, WorkerSent
+from omnizmq.router.messages import ClientSent, KillReplica, ReplicaExited, ReplicaStarting, Ticked, WorkerSent
 from omnizmq.router.pools import State
 from omnizmq.router.request import Request
 
@@ -28,8 +29,12 @@ REQUEST = rid("demo")
 BROKEN = ErrorInfo("stage_error", "it broke", "thinker", "thinker/0", False)
 
 
-def one_stage(**stage: object) -> RouterPlay:
-    return RouterPlay(config("thinker:text", stages={"thinker": stage}))
+def one_stage(*, router: dict[str, object] | None = None, **stage: object) -> RouterPlay:
+    return RouterPlay(config("thinker:text", stages={"thinker": stage}, router=router or {}))
+
+
+def abort(client: str) -> ClientSent:
+    return ClientSent(client.encode(), Abort(1, "demo"))
 
 
 def two_requests() -> RouterPlay:
@@ -207,6 +212,72 @@ class TestF2AReplicaThatDies:
         assert play.waits(2) << effect(KillReplica)
 
 
+class TestF2TheRoutersOwnSleep:
+    """It could not see what others did meanwhile, so nobody has lost time by it, but for a caller's own deadline."""
+
+    def test_f2_an_abort_is_not_left_behind(self) -> None:
+        play = one_stage()
+        assert play >> play.submits("alice") << to("thinker/0", SubmitStage)
+        assert play >> abort("alice") << to("thinker/0", AbortStage) << to("alice", AbortAck)
+        assert play.waits(1)
+        play.now += 3600
+        _ = play >> Ticked()
+        assert play, "the worker's confirmation is still in the socket"
+        assert play >> play.finishes("thinker/0", REQUEST, "abort") << to("alice", Terminal, usage={"thinker": {}})
+        assert play.is_empty()
+
+    def test_f2_nor_are_its_five_seconds_longer_than_that(self) -> None:
+        play = one_stage()
+        assert play >> play.submits("alice") << to("thinker/0", SubmitStage)
+        assert play >> abort("alice") << to("thinker/0", AbortStage) << to("alice", AbortAck)
+        assert play.waits(1)
+        play.now += 3600
+        _ = play >> Ticked()
+        assert play.waits(3)
+        assert play.waits(1) << to("alice", Terminal, usage_incomplete=["thinker"])
+
+    def test_c5_a_withheld_terminal_still_waits_for_its_usage(self) -> None:
+        play = one_stage()
+        assert play >> play.submits("alice") << to("thinker/0", SubmitStage)
+        assert play >> play.registers("thinker/0", REQUEST)
+        assert play >> play.makes("thinker/0", REQUEST, 1, "Hi", last=True) << to("alice", Delivery)
+        assert play.waits(1)
+        play.now += 3600
+        _ = play >> Ticked()
+        assert play
+        _ = play >> play.finishes("thinker/0", REQUEST, outputs=1, usage={"tokens": 1})
+        assert play << to("alice", Terminal, finish_reason="stop", usage={"thinker": {"tokens": 1}})
+
+    def test_f2_a_request_still_waits_for_its_replica(self) -> None:
+        play = one_stage(router={"redrive": "wait", "redrive_wait_s": 20.0})
+        assert play >> play.submits("alice") << to("thinker/0", SubmitStage)
+        assert play >> play.dies("thinker/0")
+        assert play.waits(1)
+        play.now += 3600
+        _ = play >> Ticked()
+        assert play.waiting == [REQUEST]
+        assert play.waits(18)
+        assert play.waits(1) << to("alice", Terminal)
+
+    def test_w_an_operator_still_has_his_timeout(self) -> None:
+        play = one_stage()
+        assert play >> play.submits("alice") << to("thinker/0", SubmitStage)
+        assert play >> play.orders("carol", "drain", "thinker/0", timeout_s=10)
+        assert play.waits(1)
+        play.now += 3600
+        _ = play >> Ticked()
+        assert play
+        assert play.waits(10) << to("carol", Operated)
+
+    def test_b2_a_callers_deadline_stands(self) -> None:
+        play = one_stage()
+        assert play >> play.submits("alice", deadline_s=60.0) << to("thinker/0", SubmitStage)
+        assert play.waits(1)
+        play.now += 3600
+        _ = play >> Ticked() << to("alice", Terminal) << to("thinker/0", AbortStage)
+        assert play
+
+
 class TestF3EarlierAttemptsAndDeadIncarnations:
     def test_a_dead_incarnation_is_not_heard(self) -> None:
         play = one_stage()
@@ -350,7 +421,7 @@ class TestB2Deadlines:
         play = one_stage()
         assert play >> play.submits("alice", deadline_s=86_400.0) << to("thinker/0", SubmitStage)
         assert play >> play.finishes("thinker/0", REQUEST, None, error=BROKEN) << to("alice", Terminal)
-        assert play.core.next_timer() is None
+        assert play.core.state.timers.next() is None
 
 
 class TestB3EveryTableIsEmptyAtTheEnd:

@@ -86,7 +86,8 @@ class TestRefusals:
 
     @pytest.mark.parametrize("action", ["drain", "resume"])
     def test_a_whole_stage_can_only_be_restarted(self, action: str) -> None:
-        refused(thinkers(), action, "thinker", code="invalid_request", match="no such replica")
+        match = f"{action} takes one replica, not a stage: thinker has thinker/0, thinker/1"
+        refused(thinkers(), action, "thinker", code="invalid_request", match=match)
 
     @pytest.mark.parametrize("action", ["drain", "resume"])
     def test_only_a_restart_has_force(self, action: str) -> None:
@@ -270,6 +271,24 @@ class TestF2Restart:
         ends_its_process(play, "thinker/1")
         assert play.starts("thinker/1") == [DONE]
         assert play.core.operations._orders == []
+
+    @pytest.mark.parametrize("comes_back", [True, False])
+    def test_f2_when_the_deployment_stops_whoever_was_told_to_come_back_is_waited_for(self, comes_back: bool) -> None:
+        """What was taken in is still driven there. No other replica's turn follows, and nobody waits for who failed."""
+        play = busy(replicas=2)
+        assert begin_restart(play, "thinker", timeout_s=0.0, force=True)
+        assert play.waits(1) << effect(RestartReplica, replica="thinker/0")
+        assert play >> play.dies("thinker/1") << to("thinker/0", PeerLost)
+        assert play >> DrainAsked() << to("operator", Operated, call=1)
+        assert play >> play.dies("thinker/0", "restarted")
+        assert play.waiting == [REQUEST]
+        if comes_back:
+            assert play.starts("thinker/0") == [to("thinker/0", SubmitStage, attempt=2)]
+            assert play.status()["stages"]["thinker"]["replicas"][0]["returning"] is False
+        else:
+            assert play >> ReplicaStarting("thinker/0", 2, 1002)
+            assert play >> play.dies("thinker/0", "exit code 1") << to("alice", Terminal) << effect(Drained)
+        assert len(play.core.operations) == 0
 
     def test_f2_who_does_not_end_in_time_stops_it_and_all_serve_as_before(self) -> None:
         play = busy(replicas=2)

@@ -243,7 +243,7 @@ class TestB2Priorities:
         play = RouterPlay(config(TWO, stages=stages, router={"priority_age_s": 1.0}))
         assert play >> play.submits("alice", "holds") << to("voice/0", SubmitStage)
         assert play >> play.submits("alice", "both")
-        assert play.waits(6)
+        assert play.waits(5)
         assert play >> play.submits("bob", "low", modalities=["text"])
         assert (
             play

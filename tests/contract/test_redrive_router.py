@@ -19,6 +19,7 @@ from omnizmq.protocol import (
     Audio,
     Delivery,
     ErrorInfo,
+    Operated,
     OutputCredit,
     PeerLost,
     Refused,
@@ -32,12 +33,20 @@ REQUEST = rid("demo")
 BROKEN = ErrorInfo("stage_error", "it broke", "thinker", "thinker/1", False)
 
 
-def thinkers(replicas: int = 2, **router: Any) -> RouterPlay:
+def thinkers(replicas: int = 2, max_inflight: int = 8, **router: Any) -> RouterPlay:
     """One stage; Alice's request runs on its first replica."""
-    play = RouterPlay(config("thinker:text", stages={"thinker": {"replicas": replicas}}, router=router))
+    stage = {"replicas": replicas, "max_inflight": max_inflight, "max_registered": max_inflight}
+    play = RouterPlay(config("thinker:text", stages={"thinker": stage}, router=router))
     assert play >> play.submits("alice") << to("thinker/0", SubmitStage, attempt=1)
     assert play >> play.registers("thinker/0", REQUEST)
     return play
+
+
+def behind(play: RouterPlay) -> None:
+    """Bob's request came later, and waits for a place."""
+    play.now += 1
+    assert play >> play.submits("bob", "second")
+    assert play.waiting == [rid("second")]
 
 
 def speech(**router: Any) -> RouterPlay:
@@ -330,10 +339,88 @@ class TestF2Wait:
         assert play.waits(30)
         assert play.live == [REQUEST]
 
+    def test_f2_those_that_only_wait_behind_it_wait_as_well(self) -> None:
+        """Bob's request was in the queue when the replica died. It is driven for the first time when one is back."""
+        play = thinkers(replicas=1, max_inflight=1, redrive="wait", redrive_wait_s=20.0)
+        behind(play)
+        assert play >> play.dies("thinker/0")
+        assert play.waits(19.5)
+        assert play.waiting == [REQUEST, rid("second")]
+        assert play.starts("thinker/0") == [to("thinker/0", SubmitStage, request_id=REQUEST, attempt=2)]
+        assert (
+            play
+            >> play.finishes("thinker/0", REQUEST, None, error=BROKEN, attempt=2)
+            << to("alice", Terminal)
+            << to("thinker/0", SubmitStage, request_id=rid("second"), attempt=1)
+        )
+
+    def test_f2_and_end_together_when_none_comes_back(self) -> None:
+        play = thinkers(replicas=1, max_inflight=1, redrive="wait", redrive_wait_s=20.0)
+        behind(play)
+        assert play >> play.dies("thinker/0")
+        unavailable = ErrorInfo(
+            "unavailable", "stage thinker has no live replica; try again shortly", "thinker", None, True
+        )
+        assert play.waits(19.5)
+        ends = to("alice", Terminal, error=lost()), to("bob", Terminal, error=unavailable)
+        assert play.waits(0.5) << ends[0] << ends[1]
+        assert play.is_empty()
+
+    def test_f2_a_replica_that_is_back_and_busy_ends_no_wait(self) -> None:
+        play = thinkers(replicas=1, max_inflight=1, redrive="wait", redrive_wait_s=20.0)
+        behind(play)
+        assert play >> play.dies("thinker/0")
+        assert play.waits(15)
+        assert play.starts("thinker/0")
+        assert play.waits(60)
+        assert play.waiting == [rid("second")]
+
+    def test_f2_a_drained_stage_keeps_its_queue_until_it_is_resumed(self) -> None:
+        play = thinkers(replicas=1, max_inflight=1, redrive="wait", redrive_wait_s=20.0)
+        behind(play)
+        assert play >> play.orders("carol", "drain", "thinker/0")
+        _ = play >> play.finishes("thinker/0", REQUEST, None, error=BROKEN)
+        assert play << to("alice", Terminal) << to("carol", Operated, error=None)
+        assert play.waits(10)
+        _ = play >> play.orders("carol", "resume", "thinker/0", call=2)
+        assert play << to("carol", Operated, error=None) << to("thinker/0", SubmitStage, request_id=rid("second"))
+
+    def test_b2_one_that_is_driven_again_does_not_go_behind_those_that_came_later(self) -> None:
+        """Bob came first and lost his replica; Alice's request and Carol's have waited for longer than his."""
+        stages = {"thinker": {"replicas": 2, "max_inflight": 1, "max_registered": 1}}
+        play = RouterPlay(config("thinker:text", stages=stages))
+        for name, replica in (("first", "thinker/0"), ("other", "thinker/1")):
+            assert play >> play.submits("bob", name) << to(replica, SubmitStage)
+        play.now += 1
+        assert play >> play.submits("alice", "later") >> play.submits("carol", "latest")
+        assert play >> play.dies("thinker/0") << to("thinker/1", PeerLost)
+        assert play.waiting == [rid("first"), rid("later"), rid("latest")]
+
     def test_f2_new_requests_are_refused_meanwhile(self) -> None:
         play = thinkers(replicas=1, redrive="wait")
         assert play >> play.dies("thinker/0")
         assert play >> play.submits("bob", "other") << to("bob", Refused)
+
+    def test_f2_also_those_that_would_stand_behind_one_that_waits(self) -> None:
+        play = thinkers(replicas=1, max_inflight=1, redrive="wait")
+        behind(play)
+        assert play >> play.dies("thinker/0")
+        assert play >> play.submits("carol", "third") << to("carol", Refused)
+
+    def test_f2_each_stages_wait_is_its_own(self) -> None:
+        router = {"redrive": "wait", "redrive_wait_s": 20.0}
+        play = RouterPlay(config("a:text; b:audio", router=router))
+        for stage, modality in (("a", "text"), ("b", "audio")):
+            assert play >> play.submits("alice", stage, modalities=[modality]) << to(f"{stage}/0", SubmitStage)
+        _ = play >> play.dies("b/0") << to("a/0", PeerLost)
+        assert play.waits(7.25)
+        assert play >> play.dies("a/0")
+        assert play.core.next_tick() <= play.now + 12.75
+        assert play.waits(12.25)
+        assert play.core.next_tick() == play.now + 0.5
+        assert play.waits(0.5) << to("alice", Terminal, request_id=rid("b"))
+        assert play.waits(6.75)
+        assert play.waits(0.5) << to("alice", Terminal, request_id=rid("a"))
 
     def test_b1_who_waits_for_a_dead_replica_takes_nobody_elses_place(self) -> None:
         """However long."""

@@ -51,6 +51,8 @@ class Checks:
         self.paused = False  # anything ever was
         self.drained = 0
         self.fickle = {fault.request for fault in story.faults if fault.kind == "fickle"}
+        limits = story.limits
+        self._patience = LATE_S + (limits.redrive_wait_s if limits.redrive == "wait" else 0.0)
         self._windows = {(edge.source, edge.target): edge.window for edge in story.edges}
         self._credited: dict[tuple[Peer, Peer, str, int], int] = defaultdict(int)
 
@@ -71,6 +73,8 @@ class Checks:
             self._client_gone()
         if core.queue:
             must(not self._could_go(), "waits although there is room", event, effects)
+            waited = self.reasons.longest_unserved()
+            must(self.sleeps or waited <= self._patience, "waits too long for a replica", event, waited)
         for effect in effects:
             if isinstance(effect, msg.ToClient):
                 self._to_client(effect.frame)
@@ -78,7 +82,7 @@ class Checks:
                 self._submitted((effect.replica, effect.incarnation), effect.frame)
             elif isinstance(effect, msg.Record):
                 self._recorded(effect.fact)
-        self.reasons.queued = len(core.queue)
+        self.reasons.look_at_queue()
 
     def _client_gone(self) -> None:
         """A7: what nobody waits for any more is aborted."""
@@ -117,24 +121,17 @@ class Checks:
             room = len(replica.inflight) <= self.world.stages[replica.stage].inflight
             must(room or self.paused or not first, "more bound than can be computed", fact, replica.inflight)
         elif fact.event == "redriven":
-            fate.attempt, fate.redriven = fact.attempt, schedule.now
+            fate.attempt = fact.attempt
             fate.submitted.clear()
             request = core.requests.get(fact.request_id)
             lost = None if request is None or request.lost is None else request.lost.replica
             fate.lost |= {peer for peer in fate.bound & self.reasons.dead if peer[0] == lost}
-            if limits.redrive == "wait":
-                schedule.after(limits.redrive_wait_s + LATE_S, self._driven_by_now, fact)
-        elif fact.event == "received" and fate.request.deadline_s is not None:
-            schedule.after(fate.request.deadline_s + LATE_S, self._ends_by_now, fact)
+        elif fact.event == "received":
+            fate.taken_in = True
+            if fate.request.deadline_s is not None:
+                schedule.after(fate.request.deadline_s + LATE_S, self._ends_by_now, fact)
         elif fact.event in _PROMPT:
             schedule.after(getattr(limits, _PROMPT[fact.event]) + LATE_S, self._ends_by_now, fact)
-
-    def _driven_by_now(self, fact: Fact) -> None:
-        """F2: by then it goes on or has ended."""
-        core = self.world.router.core
-        request = core.requests.get(fact.request_id)
-        waits = request is not None and fact.request_id in core.queue and request.attempt.number == fact.attempt
-        must(self.sleeps or not waits, "waits too long for a replica", fact)
 
     def _ends_by_now(self, fact: Fact) -> None:
         """A5, A6, C5: what waits for other stages waits for so long and no longer."""
@@ -317,8 +314,8 @@ class Checks:
         left = {
             "requests": len(core.requests),
             "in the queue": len(core.queue),
-            "timers": len(core._timers),
-            "paused requests": len(core._paused),
+            "timers": len(core.state.timers),
+            "paused requests": len(core.state.paused),
             "external ids": len(core.requests._by_external),
             "orders": len(core.operations),
             "attempts bound": sum(len(replica.inflight) for replica in replicas),

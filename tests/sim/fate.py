@@ -36,7 +36,7 @@ class Fate:
         self.struck = False
         self.aborted = False
         self.attempt = 1
-        self.redriven = 0.0
+        self.taken_in = False  # not refused
         self.bound: set[Peer] = set()
         self.lost: set[Peer] = set()  # that it was driven anew for
         self.submitted: set[str] = set()  # stages of the present attempt

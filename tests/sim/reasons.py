@@ -7,10 +7,11 @@ taken as widely as it can be known here, and allows errors of its own kind alone
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Container, Mapping
 from typing import TYPE_CHECKING
 
 from omnizmq import protocol as wire
+from omnizmq.router.queue import Line
 from omnizmq.workers.ring import Peer
 from sim.fate import Fate, must
 from sim.story import FaultKind, Request
@@ -37,13 +38,15 @@ _FAULT_CODES: dict[str, set[str]] = {
 
 
 class Reasons:
-    """`dead`: incarnations whose end may cost a request. `queued`: how many waited before the present event."""
+    """`dead`: incarnations whose end may cost a request. Before the present event, `queued` waited, and the lines of
+    `unserved` for a stage that nobody serves, each since a time."""
 
     def __init__(self, world: World, fates: Mapping[str, Fate]) -> None:
         self.world = world
         self.fates = fates
         self.dead: set[Peer] = set()
         self.queued = 0
+        self.unserved: dict[Line, float] = {}
         self._slow = any(fault.kind == "slow" for fault in world.story.faults)
 
     # --- What happens ----------------------------------------------------------------------------------------------
@@ -95,7 +98,8 @@ class Reasons:
                 assert fate.asked is not None
                 return request.deadline_s is not None and world.schedule.now >= fate.asked + request.deadline_s
             case "unavailable":
-                return world.router.core.draining or (fate.attempt == 1 and self.is_unserved(fate))
+                unserved = fate.attempt == 1 and self.is_unserved(fate)
+                return world.router.core.draining or (unserved and (not fate.taken_in or self._waited_enough()))
             case "slow_reader":
                 return request.reader != "quick"
             case "replica_lost":
@@ -119,7 +123,10 @@ class Reasons:
 
     def is_unserved(self, fate: Fate) -> bool:
         """Some stage of the plan has no replica that the request could go to, or wait for."""
-        pools, lost = self.world.router.core.pools, fate.bound & self.dead
+        return self._lacks(fate, fate.bound & self.dead)
+
+    def _lacks(self, fate: Fate, lost: Container[Peer]) -> bool:
+        pools = self.world.router.core.pools
         ordered = len(self.world.router.core.operations) > 0
         return any(
             not any(
@@ -138,4 +145,21 @@ class Reasons:
             return True
         if limits.redrive == "other":
             return self.is_unserved(fate)
-        return fate.attempt > 1 and self.world.schedule.now >= fate.redriven + limits.redrive_wait_s - SLACK_S
+        return fate.attempt > 1 and self._waited_enough()
+
+    def look_at_queue(self) -> None:
+        """After each event."""
+        core, now = self.world.router.core, self.world.schedule.now
+        requests = [request for request in core.requests if request.id in core.queue._line_of]
+        lines = [one.line for one in requests if self._lacks(self.fates[one.id], one.shunned)]
+        self.queued = len(core.queue)
+        self.unserved = {line: self.unserved.get(line, now) for line in lines}
+
+    def longest_unserved(self) -> float:
+        """For how long somebody has waited for a stage that nobody serves."""
+        return self.world.schedule.now - min(self.unserved.values(), default=self.world.schedule.now)
+
+    def _waited_enough(self) -> bool:
+        """F2: for a replica to come back. Those that wait for the same one do so together."""
+        limits = self.world.story.limits
+        return limits.redrive != "wait" or self.longest_unserved() >= limits.redrive_wait_s - SLACK_S

@@ -50,11 +50,20 @@ TESTS = {
         "contract/test_places_router.py",
         "contract/test_redrive_router.py",
     ),
+    "router/admission.py": (
+        "contract/test_places_router.py",
+        "contract/test_redrive_router.py",
+        "contract/test_faults_router.py",
+        "unit/router/test_core.py",
+        "unit/router/test_ticks.py",
+    ),
     "router/operating.py": (
         "unit/router/test_operating.py",
         "contract/test_operations_router.py",
+        "contract/test_faults_router.py",
     ),
     "router/timers.py": (
+        "contract/test_faults_router.py",
         "unit/router/test_timers_heap.py",
         "unit/router/test_timers.py",
     ),
@@ -88,6 +97,7 @@ TESTS = {
     "workers/running.py": (
         "unit/workers/test_gate_slots.py",
         "unit/workers/test_gate.py",
+        "unit/workers/test_gate_time.py",
     ),
     "workers/deadlines.py": (
         "unit/workers/test_deadlines.py",

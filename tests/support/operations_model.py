@@ -15,7 +15,7 @@ Said = tuple[str, str, object]
 
 @dataclass
 class ModelOrder:
-    client: str
+    client: str | None  # None: he has been answered
     frame: wire.Operate
     todo: list[Any]
     since: float
@@ -71,11 +71,16 @@ class ModelOrders:
 
     def stop(self) -> None:
         for order in self.orders:
-            first = order.todo[0]
-            if order.frame.action == "restart" and first.state == "draining" and not order.told:
-                self._as_before(order)
             self._answer(order.client, order.frame, "unavailable")
-        self.orders.clear()
+            order.client, order.todo = None, order.todo[:1]
+        going_on = []
+        for order in self.orders:
+            first = order.todo[0]
+            if order.frame.action == "restart" and (first.state != "draining" or order.told):
+                going_on.append(order)
+            elif order.frame.action == "restart":
+                self._as_before(order)
+        self.orders = going_on
 
     def look(self, now: float) -> None:
         for order in list(self.orders):
@@ -138,6 +143,8 @@ class ModelOrders:
         self.orders.remove(order)
         self._answer(order.client, order.frame, code)
 
-    def _answer(self, client: str, frame: wire.Operate, code: str | None) -> None:
+    def _answer(self, client: str | None, frame: wire.Operate, code: str | None) -> None:
+        if client is None:
+            return
         error = None if code is None else wire.ErrorInfo(code, "", None, None, code == "unavailable")
         self._said.append((client, "", wire.Operated(frame.call, error)))

@@ -335,7 +335,7 @@ class RouterPlay(Playbook[Input, Effect]):
         """B3: nothing of any request is left in any table."""
         status = self.status()
         requests = self.core.requests
-        tables = (requests, requests._by_id, requests._by_external, self.core.queue, self.core._timers)
+        tables = (requests, requests._by_id, requests._by_external, self.core.queue, self.core.state.timers)
         return not any(map(len, tables)) and not any(
             status[key] for key in ("live_requests", "bindings", "queued", "paused", "leftovers")
         )

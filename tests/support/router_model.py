@@ -87,6 +87,7 @@ class ModelRequest:
     caller: dict[str, Told]
     attempts: dict[int, ModelAttempt]
     present: ModelAttempt
+    came: float
     shunned: frozenset[Place] = frozenset()
     lost: wire.ErrorInfo | None = None
 
@@ -130,6 +131,7 @@ class RouterModel:
         self.requests: dict[str, ModelRequest] = {}
         self.queue: list[ModelWaiting] = []
         self.kept: set[str] = set()
+        self.unserved: dict[tuple[object, ...], float] = {}  # since when nobody serves those in a line
         self.timers: list[ModelTimer] = []
         self.orders = ModelOrders(self.replicas)
         self.turns: dict[str, int] = defaultdict(int)
@@ -224,7 +226,7 @@ class RouterModel:
         plan = self.pipeline.plan(frame.modalities)
         caller = {name: Told() for name in plan.final_stages}
         attempt = ModelAttempt(1, Model(plan, caller))
-        request = ModelRequest(frame, client, plan, caller, {1: attempt}, attempt)
+        request = ModelRequest(frame, client, plan, caller, {1: attempt}, attempt, self.now)
         self.requests[frame.request_id] = request
         if frame.deadline_s is not None:
             self._set_timer(request, frame.deadline_s, "deadline")
@@ -314,34 +316,39 @@ class RouterModel:
         self.queue.append(ModelWaiting(request.name, self.now, self.numbers))
 
     def _urgency(self, waiting: ModelWaiting) -> tuple[float, int]:
-        """Priority, raised by waiting; of two that are equal, who came first."""
-        waited = (self.now - waiting.since) / self.limits.priority_age_s
-        return -(self.requests[waiting.request].submit.priority + waited), waiting.number
+        """Priority, raised by the time since it came; of two that are equal, who has waited longer."""
+        request = self.requests[waiting.request]
+        aged = (self.now - request.came) / self.limits.priority_age_s
+        return -(request.submit.priority + aged), waiting.number
 
     def _admit(self) -> None:
         blocked: set[tuple[object, ...]] = set()
         self.kept = set()
+        nobody: dict[tuple[object, ...], float] = {}
         for waiting in sorted(self.queue, key=self._urgency):
             request = self.requests[waiting.request]
             line, stages = self._line(request), request.plan.names
             if line in blocked:
                 continue
-            chosen = (
-                "kept"
-                if self.kept & set(stages)
-                else self._choose(request.plan, request.submit.affinity, request.shunned)
-            )
-            if isinstance(chosen, dict):
+            chosen = self._choose(request.plan, request.submit.affinity, request.shunned)
+            if chosen == "nobody":
+                since = self.unserved.get(line, self.now)
+                if self.limits.redrive == "wait" and self.now < since + self.limits.redrive_wait_s:
+                    nobody[line] = since
+                    blocked.add(line)
+                else:
+                    unavailable = wire.ErrorInfo("unavailable", "", None, None, True)
+                    self._advance(request, life.Failed(request.lost or unavailable))
+            elif isinstance(chosen, dict) and not self.kept & set(stages):
                 self.queue.remove(waiting)
                 self._start(request, chosen)
-            elif chosen == "nobody" and (request.lost is None or self.limits.redrive != "wait"):
-                unavailable = wire.ErrorInfo("unavailable", "", None, None, True)
-                self._advance(request, life.Failed(request.lost or unavailable))
             else:
                 blocked.add(line)
                 starves = self.now - waiting.since > STARVING_AGES * self.limits.priority_age_s
                 for_room = chosen == "full" and all(self._somebody_serves(stage, request) for stage in stages)
-                self.kept |= set(stages) if for_room and starves else set()
+                free = not self.kept & set(stages)
+                self.kept |= set(stages) if free and for_room and starves else set()
+        self.unserved = nobody
 
     def _somebody_serves(self, stage: str, request: ModelRequest) -> bool:
         """Now; not only when an operator's restart is through."""
@@ -474,9 +481,8 @@ class RouterModel:
         self.timers.append(ModelTimer(self.now + seconds, self.numbers, request.name, attempt, kind))
 
     def _tick(self) -> None:
-        slept = self.ticked and self.now - self.ticked > self.limits.heartbeat_timeout_s / 2
-        for replica in self.replicas.values() if slept else ():
-            replica.seen = replica.since = self.now
+        if self.ticked and self.now - self.ticked > self.limits.heartbeat_timeout_s / 2:
+            self._slept(self.now - self.ticked)
         self.ticked = self.now
         due = sorted(timer for timer in self.timers if timer.at <= self.now)
         self.timers = [timer for timer in self.timers if timer.at > self.now]
@@ -489,13 +495,21 @@ class RouterModel:
                 if self._ails(replica):
                     self._kill(replica)
 
+    def _slept(self, seconds: float) -> None:
+        """The router did, so it could not see what anybody did meanwhile."""
+        for replica in self.replicas.values():
+            replica.seen = replica.since = self.now
+        for order in self.orders.orders:
+            order.since += seconds
+        self.unserved = {line: since + seconds for line, since in self.unserved.items()}
+        self.timers = [
+            timer if timer.kind == "deadline" else timer._replace(at=timer.at + seconds) for timer in self.timers
+        ]
+
     def _fires(self, request: ModelRequest, timer: ModelTimer) -> None:
         attempt = request.attempts.get(timer.attempt)
-        waits = request.name in [one.request for one in self.queue]
         if timer.kind == "deadline":
             self._advance(request, life.Failed(wire.ErrorInfo("deadline_exceeded", "", None, None, False)))
-        elif timer.kind == "redrive" and attempt is request.present and waits and request.lost is not None:
-            self._advance(request, life.Failed(request.lost))
         elif timer.kind in ("abort", "grace") and attempt is not None:
             self._advance(request, life.AbortTimedOut() if timer.kind == "abort" else life.GraceExpired(), attempt)
 
@@ -563,8 +577,6 @@ class RouterModel:
         number = attempt.number + 1
         request.present = ModelAttempt(number, Model(request.plan, request.caller, attempt.life.ran))
         request.attempts[number] = request.present
-        if policy == "wait":
-            self._set_timer(request, self.limits.redrive_wait_s, "redrive", number)
         self._wait(request)
         self._advance(request, life.Superseded(), attempt)
 

@@ -137,10 +137,10 @@ class RouterWorld:
         assert {waiting.request for waiting in model.queue} == core.queue._line_of.keys()
         assert len(core.queue) == len(model.queue)
         assert {name for names in core.requests._by_external.values() for name in names} == set(model.requests)
-        assert len(core._timers) == len(model.timers)
+        assert len(core.state.timers) == len(model.timers)
         assert len(core.operations) == len(model.orders.orders)
         paused = {name for name, one in model.requests.items() if one.present.paused and not one.over}
-        assert core._paused == paused
+        assert core.state.paused == paused
         for name, replica in model.replicas.items():
             real = core.pools.replicas[name]
             assert (real.state, real.incarnation) == (replica.state, replica.incarnation)

@@ -127,7 +127,7 @@ class SmallWorld(RouterWorld):
         self.jobs = [job for job in self.jobs if not (self._replaced(job) and (job.script.done or not self.alive(job)))]
         self.facts.clear()
         self.sent.clear()
-        self.core._effects = []
+        self.core.state.effects = []
         self.model.out = {}
 
     @property
@@ -137,7 +137,7 @@ class SmallWorld(RouterWorld):
 
     def frozen(self) -> bytes:
         core, model = self.core, self.model
-        known = (core.requests, core.pools, core.queue, core._timers, core.counters, core._paused)
+        known = (core.requests, core.pools, core.queue, core.state.timers, core.counters, core.state.paused)
         expected = (model.requests, model.queue, model.timers, [vars(one) for one in model.replicas.values()])
         return identity(known, expected, self.jobs, self.doomed, self.gone, self.ran, self.ends, dict(self.texts))
 
@@ -147,7 +147,7 @@ class SmallWorld(RouterWorld):
         """How it ended."""
         status = self.core.status(self.now)
         assert not any(status[key] for key in ("live_requests", "queued", "paused", "bindings", "leftovers"))
-        assert len(self.core._timers) == 0
+        assert len(self.core.state.timers) == 0
         if self.gone:
             assert not self.ends, "nobody is told"
             return "nobody"

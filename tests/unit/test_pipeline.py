@@ -42,6 +42,12 @@ class TestPlan:
         plan = pipeline(JOIN).plan(["audio"])
         assert [edge.source for edge in plan.incoming["join"]] == ["left", "right"]
 
+    def test_what_a_stage_is_fed_by_near_and_far_is_known_and_nothing_beside_it(self) -> None:
+        plan = pipeline("a > b > d:text; a > c > d; c > e:audio").plan(None)
+        assert plan.through("a") == {"a"}
+        assert plan.through("d") == {"a", "b", "c", "d"}
+        assert plan.through("e") == {"a", "c", "e"}
+
     def test_a_stage_without_final_output_has_no_modality(self) -> None:
         with pytest.raises(ValueError, match="talker has no final output"):
             pipeline(SPEECH).plan(None).modality("talker")
@@ -62,6 +68,13 @@ class TestPlan:
         assert caught.value.message == f"unknown modality {quoted}: this deployment has text, audio"
 
 
+def with_upstream(stages: set[str], edges: set[tuple[str, str]]) -> set[str]:
+    found = set(stages)
+    while more := {source for source, target in edges if target in found} - found:
+        found |= more
+    return found
+
+
 @checked(300)
 @given(graphs, dice)
 def test_a_plan_is_what_its_definition_says(graph: Pipeline, roll: Dice) -> None:
@@ -71,9 +84,7 @@ def test_a_plan_is_what_its_definition_says(graph: Pipeline, roll: Dice) -> None
     wanted = asked or set(graph.modalities)
     edges = {(edge.source, edge.target) for edge in graph.config.edge}
     final = {stage.name for stage in graph.config.stage if stage.final_output in wanted}
-    needed = set(final)
-    while more := {source for source, target in edges if target in needed} - needed:
-        needed |= more
+    needed = with_upstream(final, edges)
     position = {stage.name: n for n, stage in enumerate(graph.stages)}
 
     assert plan.final_stages == final
@@ -82,3 +93,4 @@ def test_a_plan_is_what_its_definition_says(graph: Pipeline, roll: Dice) -> None
     assert all(position[source] < position[target] for source, target in edges)
     assert list(plan.names) == sorted(needed, key=position.__getitem__)
     assert plan.last_stage == max(final, key=position.__getitem__)
+    assert all(plan.through(name) == with_upstream({name}, edges) for name in plan.names)

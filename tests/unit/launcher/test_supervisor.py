@@ -93,11 +93,15 @@ class TestRestarts:
             now = due
         assert delays == [0.5, 1.0, 2.0, 3.0, 3.0]
 
-    def test_f2_deaths_are_forgotten_after_a_minute(self, running: Supervisor) -> None:
-        running.exited("a/0", "died", 0.0)
-        running.ticked(0.5)
-        running.exited("a/0", "died", 60.0)
-        assert running.next_due() == 60.5
+    @pytest.mark.parametrize(("seconds", "delay"), [(59.5, 1.0), (60.0, 0.5)])
+    @pytest.mark.parametrize("began", [0.0, 86_400.0])
+    def test_f2_deaths_are_forgotten_after_a_minute(
+        self, running: Supervisor, began: float, seconds: float, delay: float
+    ) -> None:
+        running.exited("a/0", "died", began)
+        running.ticked(began + 0.5)
+        running.exited("a/0", "died", began + seconds)
+        assert running.next_due() == began + seconds + delay
 
     def test_f2_a_restart_that_fails_is_tried_again(self, running: Supervisor) -> None:
         running.exited("a/0", "died", 0.0)

@@ -261,7 +261,7 @@ def test_every_frame_is_predicted_whatever_happens(graph: Pipeline, roll: Dice) 
     settle(world)
     assert len(world.core.queue) == 0
     assert not world.core.requests._by_external
-    assert len(world.core._timers) == 0
-    assert not world.core._paused
+    assert len(world.core.state.timers) == 0
+    assert not world.core.state.paused
     ended = {fact.request_id for fact in world.facts if fact.event == "terminal"}
     assert ended == {fact.request_id for fact in world.facts if fact.event == "received"}

@@ -55,6 +55,20 @@ class TestIdle:
         _ = play >> play.submits("alice", deadline_s=0.25) << to("thinker/0", SubmitStage)
         assert play.core.next_tick() == play.now + 0.25
 
+    def test_f2_nor_is_a_wait_for_a_replica_that_does_not_come_back(self) -> None:
+        play = play_of(redrive="wait", redrive_wait_s=7.3)
+        ticks_on(play, 5.5)
+        _ = play >> play.submits("alice") << to("thinker/0", SubmitStage)
+        assert play >> play.dies("thinker/0")
+        died = play.now
+        _, effects = ticks_on(play, 7.2)
+        assert not [one for one in effects if isinstance(one, msg.ToClient)]
+        play.now = play.core.next_tick()
+        assert play.now == died + 7.3
+        assert play >> Ticked() << to("alice", Terminal)
+        assert play.is_empty()
+        assert play.core.next_tick() > play.now
+
 
 class TestF2Silence:
     @pytest.mark.parametrize(("interval_s", "timeout_s"), [(1.0, 10.0), (1.0, 2.0), (0.1, 1.0), (5.0, 11.0)])

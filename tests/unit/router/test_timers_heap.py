@@ -34,3 +34,17 @@ def test_b3_what_is_left_when_it_was_tidied_is_due_in_order() -> None:
         timers.cancel(name)
     assert len(timers._heap) < 300
     assert [timer.request_id for timer in timers.due(1.0)] == sorted(left, key=times.__getitem__)
+
+
+def test_f2_those_of_some_kinds_are_due_later_and_the_others_as_they_were() -> None:
+    """Cancelled ones among them, which are still in the heap, and stay cancelled."""
+    timers = Timers()
+    for at, kind in ((1.0, "grace"), (2.0, "deadline"), (3.0, "abort"), (4.0, "deadline")):
+        timers.add(at, f"{kind}{at:.0f}", kind, 1)
+    timers.add(0.5, "gone", "grace", 1)
+    timers.cancel("gone")
+    timers.postpone(("grace", "abort"), 2.5)
+    due = []
+    while (at := timers.next()) is not None:
+        due += [(at, timer.request_id) for timer in timers.due(at)]
+    assert due == [(2.0, "deadline2"), (3.5, "grace1"), (4.0, "deadline4"), (5.5, "abort3")]

@@ -5,6 +5,8 @@ from __future__ import annotations
 import pytest
 from support.gate_play import (
     CODE2WAV,
+    INCARNATION,
+    STAGE,
     THINKER,
     GatePlay,
     aborted,
@@ -36,7 +38,7 @@ from support.gate_play import (
 
 from omnizmq import protocol as wire
 from omnizmq.errors import StageError
-from omnizmq.workers.messages import FeedEngine
+from omnizmq.workers.messages import FeedEngine, ToConsumer
 
 A, B, C = (f"{name}-0123456789abcdef" for name in ("a", "b", "c"))
 
@@ -64,6 +66,10 @@ def fed_one(play: GatePlay, rid: str, *targets: wire.Target) -> GatePlay:
     assert play
     play >> chunk(1, rid=rid) << FeedEngine(engine_id(rid), "thinker", small(1))
     return play << fact("input_ready", frame, play.now)
+
+
+def sent_of(rid: str, seq: int) -> ToConsumer:
+    return ToConsumer(CODE2WAV, wire.ChunkFrame(rid, 1, INCARNATION, STAGE, seq, {"n": seq}, []))
 
 
 def ends(play: GatePlay, rid: str) -> GatePlay:
@@ -138,6 +144,21 @@ class TestSlots:
         assert play >> asks_abort(B) << forget(B)
         assert ends(play, A) << run(C)
         assert play >> aborted(rid=B) << finished("abort", rid=B)
+
+    def test_b1_one_that_waits_and_is_parked_again_leaves_the_line(self) -> None:
+        """What its engine had made by the time it was held comes after the credit."""
+        play = GatePlay(slots=1)
+        assert arrives(play, A, CODE2WAV) << run(A)
+        assert arrives(play, B)
+        play >> made(to={"code2wav": [small(1), small(2)]}, rid=A)
+        play << fact("first_output", submit(rid=A)) << sent_of(A, 1) << sent_of(A, 2)
+        assert play << hold(A) << run(B)
+        assert play >> gives_credit(1, rid=A)
+        assert play.state(A) == "QUEUED"
+        assert play >> made(to={"code2wav": [small(3)]}, rid=A) << sent_of(A, 3)
+        assert play.state(A) == "PARKED"
+        assert ends(play, B), "it has nobody to make way for"
+        assert play >> gives_credit(2, rid=A) << run(A)
 
     def test_b1_requests_that_are_only_registered_take_no_slot(self) -> None:
         play = GatePlay(slots=1)
