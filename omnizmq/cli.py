@@ -1,19 +1,23 @@
 """The command line: `omnizmq COMMAND`. Thin: each command is a file of `omnizmq/commands`, imported when it is called.
 
 Exit codes: 0 done, 1 the request or the deployment failed, timed out or was aborted, 2 wrong usage, configuration or
-request, 130 interrupted. A failure is one clear line on stderr, never a traceback.
+request, 130 interrupted. A failure is one clear line on stderr, never a traceback; with `--json` it is one document on
+stdout as well, `{"error": {…}}`, also where the rest of the command line is not usable. A command that raises says no
+more about it.
 """
 
 from __future__ import annotations
 
+import json
 import os
+import re
 import sys
 from importlib import import_module
 
 import click
 
-from omnizmq.commands.failure import said
-from omnizmq.errors import ConfigError, InvalidRequestError, OmnizmqError
+from omnizmq.commands.failure import EXIT_FAILED, EXIT_INTERRUPTED, INTERRUPTED, document, said, status_of
+from omnizmq.errors import InvalidRequestError, OmnizmqError
 
 COMMANDS = {
     "launch": "Start a deployment: the router and its workers.",
@@ -26,10 +30,6 @@ COMMANDS = {
     "check": "Validate a configuration.",
     "install": "Install the packages of an extra.",
 }
-
-EXIT_FAILED = 1
-EXIT_USAGE = 2
-EXIT_INTERRUPTED = 130
 
 
 class _Commands(click.Group):
@@ -67,24 +67,48 @@ def main() -> None:
     """The entry point of the command."""
     _open_standard_streams()
     try:
-        status = group.main(prog_name="omnizmq", standalone_mode=False)
-    except click.exceptions.Exit as done:
-        status = done.exit_code
-    except click.ClickException as error:
-        status = _say(error.format_message(), EXIT_USAGE)
-    except (click.Abort, KeyboardInterrupt):
-        status = _say("interrupted", EXIT_INTERRUPTED)
-    except (ConfigError, InvalidRequestError) as error:
-        status = _say(said(error), EXIT_USAGE)
-    except OmnizmqError as error:
-        status = _say(said(error), EXIT_FAILED)
+        status = _run()
     except BrokenPipeError:
         _discard_stdout()
         status = EXIT_FAILED
     except OSError as error:
         _discard_stdout()
-        status = _say(f"{error.filename or 'the output'} cannot be read or written: {error.strerror}", EXIT_FAILED)
-    sys.exit(status if isinstance(status, int) else 0)
+        status = _say(f"the output cannot be read or written: {error.strerror}", EXIT_FAILED)
+    sys.exit(status)
+
+
+def _run() -> int:
+    """The exit code. `OSError`: standard input or output is of no use."""
+    try:
+        status = group.main(prog_name="omnizmq", standalone_mode=False)
+    except click.exceptions.Exit as done:
+        return done.exit_code
+    except click.ClickException as error:
+        return _refused(InvalidRequestError(re.sub(r"\s*\n\s*", " ", error.format_message())))
+    except (click.Abort, KeyboardInterrupt):
+        return _failed({"error": INTERRUPTED}, "interrupted", EXIT_INTERRUPTED)
+    except OmnizmqError as error:
+        return _refused(error)
+    except OSError as error:
+        if error.filename is None:
+            raise
+        return _refused(OmnizmqError(f"{error.filename} cannot be read or written: {error.strerror}"))
+    return status if isinstance(status, int) else 0
+
+
+def _refused(error: OmnizmqError) -> int:
+    return _failed(document(error), said(error), status_of(error))
+
+
+def _failed(found: dict[str, object], message: str, status: int) -> int:
+    """The line, and the document where one is wanted: by a command line that may be one that cannot be parsed."""
+    options = sys.argv[: sys.argv.index("--")] if "--" in sys.argv else sys.argv
+    if "--json" in options:
+        try:
+            click.echo(json.dumps(found))
+        except OSError:  # the line says what went wrong first
+            _discard_stdout()
+    return _say(message, status)
 
 
 def _open_standard_streams() -> None:

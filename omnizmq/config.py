@@ -9,10 +9,11 @@ This module knows nothing of sockets or engines.
 
 from __future__ import annotations
 
+import copy
 import graphlib
 import os
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, Literal
 
@@ -28,7 +29,10 @@ Policy = Literal["round_robin", "least_loaded", "affinity"]
 Modality = Literal["text", "audio"]
 RemoteEndpoint = Annotated[
     str,
-    Meta(pattern=r"\A(tcp://[^/\s]+:[0-9]{1,5})?\Z", description='an address such as "tcp://0.0.0.0:5790", or ""'),
+    Meta(
+        pattern=r"\A(tcp://(\*|[A-Za-z0-9._-]+|\[[0-9A-Fa-f:.]+(%[A-Za-z0-9._-]+)?\]):[0-9]{1,5})?\Z",
+        description='an address such as "tcp://0.0.0.0:5790" or "tcp://[::]:5790", or ""',
+    ),
 ]
 Redrive = Literal["never", "other", "wait"]
 
@@ -173,14 +177,19 @@ class RouterConfig(Section, frozen=True):
 
     slow_reader_grace_s: Seconds = 30.0
     """A request that has been paused for so long, and whose caller has not read an eighth of a window meanwhile, ends
-    with `slow_reader`. Longer than `heartbeat_timeout_s`, or a pause of the router is taken for one of its callers."""
+    with `slow_reader`. At least three heartbeats: so long does a worker take to know that the router is
+    silent, and no caller."""
 
     remote: RemoteEndpoint = ""
-    """Where clients of other machines may connect, such as `tcp://0.0.0.0:5790`; they need the deployment's
-    `remote.json` (W2). Empty: nowhere."""
+    """Where clients of other machines may connect, such as `tcp://0.0.0.0:5790`, or `tcp://[::]:5790` for IPv6 as well;
+    they need the deployment's `remote.json` (W2). Empty: nowhere."""
 
     max_clients: Count = 4096
     """Connected clients; beyond it new ones are refused with `overloaded`. Each costs a descriptor or two."""
+
+    max_operators: Count = 16
+    """Connected operators (`omnizmq status`, `abort`, `restart`, `drain`), which take no place of `max_clients`; beyond
+    it new ones are refused with `overloaded`."""
 
     max_peer_queue: Count = 65_536
     """Messages waiting for one client whose socket is full; beyond it the client counts as gone. The windows of its
@@ -191,7 +200,7 @@ class RouterConfig(Section, frozen=True):
     it is driven again from the start where every stage has a live replica; `wait`, also when one comes back (F2)."""
 
     redrive_wait_s: Seconds = 300.0
-    """With `redrive = "wait"`: how long a request waits for a replica before it ends with `replica_lost`."""
+    """With `redrive = "wait"`: how long a stage may have no live replica before the requests that wait for one end."""
 
     max_attempts: Annotated[int, Meta(ge=1, le=100)] = 3
     """Attempts of one request, the first included: one that kills its replicas does not kill all of them."""
@@ -255,19 +264,50 @@ def resolve(path_or_name: str | Path) -> Path:
     return Path(text)
 
 
-def load(path_or_name: str | Path, sets: Sequence[str] = ()) -> Config:
+def load(
+    path_or_name: str | Path, sets: Sequence[str] = (), *, judge: Callable[[Config], object] | None = None
+) -> Config:
     """The validated configuration, with replicas filled in. `sets` are overrides such as `router.max_queued=10`.
 
     A value is TOML; a bare word is a string. Keys: `name`, `model`, `router.KEY`, `stage.NAME.KEY`,
-    `stage.NAME.params.KEY`, `edge.FROM->TO.KEY`, `plugins.NAME.KEY`. Raises `ConfigError`.
+    `stage.NAME.params.KEY`, `edge.FROM->TO.KEY`, `plugins.NAME.KEY`. `judge` may refuse what is valid: it knows the
+    engines. Raises `ConfigError`, which names the override that is at fault, or else the file.
     """
     path = resolve(path_or_name)
     data = parse_file(path)
-    overrides = {_override(data, text): f"--set {text}" for text in sets}
+    given = _overridden(data, sets)
     try:
-        return _validated(read(Config, data))
-    except BadValueError as bad:
-        raise ConfigError(f"{overrides.get(bad.key, path)}: {bad}") from None
+        return _judged(given, judge)
+    except ConfigError as error:
+        culprit = _culprit(data, sets, judge, error.message)
+        raise ConfigError(f"{path if culprit is None else f'--set {culprit}'}: {error.message}") from None
+
+
+def _judged(data: dict[str, Any], judge: Callable[[Config], object] | None) -> Config:
+    config = _validated(read(Config, data))
+    if judge is not None:
+        judge(config)
+    return config
+
+
+def _culprit(
+    data: dict[str, Any], sets: Sequence[str], judge: Callable[[Config], object] | None, problem: str
+) -> str | None:
+    """The override whose key the problem names, else the one after which nothing was right any more.
+
+    None: the file is wrong without them.
+    """
+    for text in reversed(sets):
+        key = text.partition("=")[0].strip()
+        if problem.startswith((f"{key}:", f"{key}.", f"{key} ")):
+            return text
+    for count in reversed(range(len(sets))):
+        try:
+            _judged(_overridden(data, sets[:count]), judge)
+        except ConfigError:
+            continue
+        return sets[count]
+    return None
 
 
 def validate(config: Config) -> Config:
@@ -281,11 +321,18 @@ def effective(config: Config) -> dict[str, Any]:
     return values
 
 
-def _override(data: dict[str, Any], text: str) -> str:
-    """Set one value in the parsed file. Returns the full path of its key."""
+def _overridden(data: dict[str, Any], sets: Sequence[str]) -> dict[str, Any]:
+    """The parsed file with all of them set, in order; the file's own tables are left alone."""
+    changed = copy.deepcopy(data)
+    for text in sets:
+        _override(changed, text)
+    return changed
+
+
+def _override(data: dict[str, Any], text: str) -> None:
+    """Set one value in the parsed file."""
     key, equals, raw = text.partition("=")
-    key = key.strip()
-    steps = key.split(".")
+    steps = key.strip().split(".")
     if not equals or not all(steps):
         raise ConfigError(f"--set {text!r}: KEY=VALUE was expected, such as stage.talker.replicas=2")
     table = data
@@ -302,7 +349,6 @@ def _override(data: dict[str, Any], text: str) -> str:
         table[steps[-1]] = parse_value(raw.strip())
     except ConfigError as error:
         raise ConfigError(f"--set {text!r}: {error}") from None
-    return key
 
 
 def _named_table(data: dict[str, Any], kind: str, name: str, text: str) -> dict[str, Any]:
@@ -392,6 +438,18 @@ def _check_router(router: RouterConfig) -> None:
             "router.heartbeat_timeout_s",
             f"{router.heartbeat_timeout_s:g}: at least two heartbeats "
             f"(2 x heartbeat_interval_s = {2 * router.heartbeat_interval_s:g}) were expected",
+        )
+    if router.slow_reader_grace_s < (least_s := round(3 * router.heartbeat_interval_s, 9)):
+        raise BadValueError(
+            "router.slow_reader_grace_s",
+            f"{router.slow_reader_grace_s:g}: at least three heartbeats (3 x heartbeat_interval_s = {least_s:g}) were "
+            "expected, or a pause of the router is taken for its callers'",
+        )
+    if router.redrive == "wait" and router.redrive_wait_s <= router.restart_delay_s:
+        raise BadValueError(
+            "router.redrive_wait_s",
+            f'{router.redrive_wait_s:g}: with redrive = "wait", more than restart_delay_s '
+            f"({router.restart_delay_s:g}) was expected: no replica is back sooner",
         )
     port = router.remote.rpartition(":")[2]
     if router.remote and not 0 < int(port) < 1 << 16:

@@ -160,6 +160,17 @@ class Audio(_Frame, frozen=True):
 Content = Text | Audio
 
 
+def content_bytes(content: Content | None) -> int:
+    """Bytes, as a caller's window counts them (B1): text in UTF-8."""
+    match content:
+        case None:
+            return 0
+        case Audio():
+            return len(content.data)
+        case Text(text):
+            return len(text) if text.isascii() else len(text.encode())
+
+
 class ErrorInfo(_Wire, frozen=True):
     """An error on the wire; `code` is one of `omnizmq.errors`.
 
@@ -257,7 +268,8 @@ class Target(_Wire, frozen=True):
 class Hello(msgspec.Struct, frozen=True, tag="hello", tag_field="frame"):
     """The first message on every connection, from the side that connects. `nonce` is the launch's secret.
 
-    role "client": `pid` is watched (A7). role "worker": replica, incarnation and data endpoint are set.
+    role "client": `pid` is watched (A7). role "operator": the same, but it submits nothing and is counted apart.
+    role "worker": replica, incarnation and data endpoint are set.
     role "producer" (on a data socket): replica and incarnation are set.
     """
 

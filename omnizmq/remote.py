@@ -12,6 +12,7 @@ To shut everybody out, delete both: the next launch makes others. This module kn
 
 from __future__ import annotations
 
+import ipaddress
 import os
 import re
 import socket
@@ -29,14 +30,14 @@ Keys = tuple[bytes, bytes]
 _FILE = "remote.json"
 _SECRET = "remote.key"
 _KEY = re.compile(r"[0-9a-zA-Z.:+=^!/*?&<>()\[\]{}@%$#-]{40}")
-_ENDPOINT = re.compile(r"tcp://[^/\s]+:[0-9]{1,5}")
+_ENDPOINT = re.compile(r"tcp://([A-Za-z0-9._-]+|\[[0-9A-Fa-f:.]+(%[A-Za-z0-9._-]+)?\]):([0-9]{1,5})")
 
 
 class Remote(msgspec.Struct, frozen=True):
     """What `remote.json` holds."""
 
     name: str
-    endpoint: str  # tcp://HOST:PORT as seen from the other machine: edit it where this machine has another name there
+    endpoint: str  # as seen from the other machine: edit it where this machine has another name there
     server_key: str
     client_key: str
     client_secret: str
@@ -63,7 +64,7 @@ def serve(state: Path, name: str, endpoint: str, version: int, make_keys: Callab
         found = Remote(name, "", public.decode(), client_key.decode(), client_secret.decode(), version)
     except (OSError, msgspec.DecodeError, UnicodeDecodeError) as error:
         raise ConfigError(f"{state / _FILE} and {_SECRET} cannot be used: {error}; delete both for new keys") from error
-    found = msgspec.structs.replace(found, name=name, endpoint=_public(endpoint), version=version)
+    found = msgspec.structs.replace(found, name=name, endpoint=as_seen_elsewhere(endpoint), version=version)
     _write(state / _SECRET, secret)
     _write(state / _FILE, msgspec.json.format(msgspec.json.encode(found)))
     return Server(endpoint, secret, found.server_key.encode(), found.client_key.encode())
@@ -91,15 +92,25 @@ def read(path: str) -> Remote:
         raise NotFoundError(f"{path}: is not a deployment's remote.json: {error}") from None
     if not all(_KEY.fullmatch(key) for key in (found.server_key, found.client_key, found.client_secret)):
         raise NotFoundError(f"{path}: a key is none of 40 characters of Z85: copy the file again")
-    if not _ENDPOINT.fullmatch(found.endpoint):
-        raise NotFoundError(f"{path}: endpoint {found.endpoint[:80]!r}: tcp://HOST:PORT was expected")
+    endpoint = _ENDPOINT.fullmatch(found.endpoint)
+    if endpoint is None or not 0 < int(endpoint[3]) < 1 << 16:
+        raise NotFoundError(
+            f"{path}: endpoint {found.endpoint[:80]!r}: tcp://HOST:PORT or tcp://[IPV6]:PORT was expected"
+        )
     return found
 
 
-def _public(endpoint: str) -> str:
+def as_seen_elsewhere(endpoint: str) -> str:
     """An address of all interfaces is none that a client can use: this machine's name is, mostly."""
     host, _, port = endpoint.removeprefix("tcp://").rpartition(":")
-    return f"tcp://{socket.gethostname() if host in ('0.0.0.0', '*', '[::]') else host}:{port}"
+    return f"tcp://{socket.gethostname() if host == '*' or _unspecified(host.strip('[]')) else host}:{port}"
+
+
+def _unspecified(host: str) -> bool:
+    try:
+        return ipaddress.ip_address(host).is_unspecified
+    except ValueError:  # a name
+        return False
 
 
 def _write(path: Path, data: bytes) -> None:

@@ -16,9 +16,10 @@ from __future__ import annotations
 
 import asyncio
 import os
+import struct
 from collections import deque
-from collections.abc import Callable, Iterable
-from typing import NamedTuple
+from collections.abc import Callable, Iterable, Mapping
+from typing import Literal, NamedTuple
 from weakref import WeakKeyDictionary
 
 import zmq
@@ -39,6 +40,26 @@ _RCVMORE = int(zmq.RCVMORE)
 _EVENTS = int(zmq.EVENTS)
 _POLLIN = int(zmq.POLLIN)
 _POLLOUT = int(zmq.POLLOUT)
+
+_DISCONNECTED = int(zmq.EVENT_DISCONNECTED)
+_CONNECTED = int(zmq.EVENT_CONNECTED)
+_AGREED = int(zmq.EVENT_HANDSHAKE_SUCCEEDED)
+_REFUSED = tuple(
+    map(
+        int,
+        (
+            zmq.EVENT_HANDSHAKE_FAILED_AUTH,
+            zmq.EVENT_HANDSHAKE_FAILED_PROTOCOL,
+            zmq.EVENT_HANDSHAKE_FAILED_NO_DETAIL,  # the other end hung up on it: what a wrong server's key leads to
+        ),
+    )
+)
+
+_EVENT = struct.Struct("=H")  # a monitor's message begins with it
+
+Connection = Literal["none", "made", "refused"]
+"""What has become of an encrypted connection: `refused`, where the two ends do not accept each other's keys, or where
+the other end is none of ours."""
 
 
 class Curve(NamedTuple):
@@ -67,6 +88,12 @@ def make_context() -> zmq.Context[zmq.Socket[bytes]]:
     context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
     context.linger = 0
     return context
+
+
+def _allow_ipv6(socket: zmq.Socket[bytes], endpoint: str) -> None:
+    """An address in brackets. Not for others: the socket would look names up as IPv6 alone."""
+    if endpoint.startswith("tcp://["):
+        socket.setsockopt(zmq.IPV6, 1)
 
 
 class _Sockets:
@@ -209,7 +236,7 @@ class _Drained:
 
 
 class Dealer(_Drained):
-    """One connection to one peer."""
+    """One connection to one peer. `connection` is kept where it is encrypted."""
 
     def __init__(
         self,
@@ -233,7 +260,12 @@ class Dealer(_Drained):
         self._received = received
         self._limit = limit
         self._waiting: deque[bytes] = deque()
-        self._monitor = None if lost is None else _Monitor(self.socket, lost)
+        self.connection: Connection = "none"
+        calls: dict[int, Callable[[], None]] = {} if lost is None else {_DISCONNECTED: lost}
+        if curve is not None:
+            calls |= {_CONNECTED: self._made, _AGREED: self._agreed} | dict.fromkeys(_REFUSED, self._not_agreed)
+        self._monitor = _Monitor(self.socket, calls) if calls else None
+        _allow_ipv6(self.socket, endpoint)
         self.socket.connect(endpoint)
 
     def send(self, messages: Iterable[bytes]) -> None:
@@ -259,6 +291,17 @@ class Dealer(_Drained):
         while self._waiting and self._put(self._waiting[0]):
             self._waiting.popleft()
 
+    def _made(self) -> None:
+        """Of one that is refused another is made, over and over."""
+        if self.connection == "none":
+            self.connection = "made"
+
+    def _agreed(self) -> None:
+        self.connection = "made"
+
+    def _not_agreed(self) -> None:
+        self.connection = "refused"
+
     def _put(self, message: bytes) -> bool:
         """Whether the socket took it."""
         try:
@@ -271,13 +314,13 @@ class Dealer(_Drained):
 
 
 class _Monitor:
-    """Calls `lost` whenever a connection of the socket has ended."""
+    """Calls what belongs to it whenever one of these events happens to a connection of the socket."""
 
-    def __init__(self, socket: zmq.Socket[bytes], lost: Callable[[], None]) -> None:
+    def __init__(self, socket: zmq.Socket[bytes], calls: Mapping[int, Callable[[], None]]) -> None:
         self._watched = socket
-        self._lost = lost
+        self._calls = calls
         self._loop = asyncio.get_running_loop()
-        self._events = socket.get_monitor_socket(zmq.EVENT_DISCONNECTED)
+        self._events = socket.get_monitor_socket(sum(calls))
         self._fd = int(self._events.getsockopt(zmq.FD))
         self._loop.add_reader(self._fd, self._look)
         self._look()
@@ -289,8 +332,8 @@ class _Monitor:
 
     def _look(self) -> None:
         while int(self._events.getsockopt(_EVENTS)) & _POLLIN:
-            self._events.recv_multipart(_NOBLOCK)
-            self._lost()
+            (event,) = _EVENT.unpack_from(self._events.recv_multipart(_NOBLOCK)[0])
+            self._calls[event]()
             if self._events.closed:
                 return
 
@@ -322,6 +365,7 @@ class Router(_Drained):
         self._limit = limit
         self._waiting: dict[bytes, deque[bytes]] = {}
         self._retry: asyncio.TimerHandle | None = None
+        _allow_ipv6(self.socket, endpoint)
         try:
             self.socket.bind(endpoint)
         except zmq.ZMQError as error:

@@ -8,7 +8,6 @@ import json
 import click
 
 from omnizmq.commands import options
-from omnizmq.commands.failure import one_document
 
 
 @click.command()
@@ -20,8 +19,7 @@ def abort(id: str, connect: str | None, as_json: bool) -> None:
 
     An id that is not live is no error: there is nothing to end.
     """
-    with one_document(as_json):
-        ended = asyncio.run(_abort(id, connect))
+    ended = asyncio.run(_abort(id, connect))
     if as_json:
         click.echo(json.dumps({"id": id, "aborted": ended}))
     else:
@@ -31,5 +29,5 @@ def abort(id: str, connect: str | None, as_json: bool) -> None:
 async def _abort(id_: str, connect: str | None) -> int:
     from omnizmq import AsyncClient
 
-    async with AsyncClient.connect(connect) as client:
+    async with AsyncClient.connect(connect, operator=True) as client:
         return await client.abort(id_)

@@ -9,16 +9,12 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from omnizmq.commands.failure import said
+from omnizmq.commands.failure import EXIT_FAILED, EXIT_INTERRUPTED, said, status_of
 from omnizmq.commands.turn import Turn
-from omnizmq.errors import ConfigError, InvalidRequestError
+from omnizmq.errors import InvalidRequestError
 
 if TYPE_CHECKING:
     from omnizmq import AsyncClient
-
-EXIT_FAILED = 1
-EXIT_USAGE = 2
-EXIT_INTERRUPTED = 130
 
 
 @dataclass(frozen=True)
@@ -89,7 +85,7 @@ class Asked:
             return EXIT_INTERRUPTED
         if turn.error is not None:
             click.echo(f"omnizmq chat: {said(turn.error)}", err=True)
-            return EXIT_USAGE if isinstance(turn.error, ConfigError | InvalidRequestError) else EXIT_FAILED
+            return status_of(turn.error)
         if turn.finish_reason == "abort":
             click.echo(f"omnizmq chat: {turn.external_id} was aborted", err=True)
             return EXIT_FAILED

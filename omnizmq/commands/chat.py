@@ -14,8 +14,9 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from omnizmq.commands import options, wave
-from omnizmq.commands.asking import EXIT_INTERRUPTED, Asked, split_param
+from omnizmq.commands.asking import Asked, split_param
 from omnizmq.commands.conversation import converse, write
+from omnizmq.commands.failure import EXIT_INTERRUPTED
 from omnizmq.commands.turn import Turn, new_id
 from omnizmq.errors import InvalidRequestError, NotFoundError, OmnizmqError
 

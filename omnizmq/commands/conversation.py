@@ -14,7 +14,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from omnizmq.commands.asking import EXIT_FAILED, Asked
+from omnizmq.commands.asking import Asked
+from omnizmq.commands.failure import EXIT_FAILED
 from omnizmq.commands.turn import Turn, new_id
 from omnizmq.commands.wave import WaveFile
 from omnizmq.errors import RouterLostError

@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING
 import click
 
 from omnizmq.commands import options
-from omnizmq.commands.failure import one_document
 from omnizmq.commands.operating import TIMEOUT_S, carry_out
 
 if TYPE_CHECKING:
@@ -42,8 +41,7 @@ def drain(target: str, timeout: float | None, undo: bool, connect: str | None, a
         else:
             await client.drain(target, timeout_s=TIMEOUT_S if timeout is None else timeout)
 
-    with one_document(as_json):
-        document = carry_out("resume" if undo else "drain", target, connect, order)
+    document = carry_out("resume" if undo else "drain", target, connect, order)
     if as_json:
         click.echo(json.dumps(document))
     elif undo:

@@ -12,11 +12,10 @@ from collections.abc import Callable
 from contextlib import suppress
 from logging.handlers import RotatingFileHandler
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 
-from omnizmq.commands.failure import one_document
 from omnizmq.errors import ConfigError, LaunchError, OmnizmqError
 
 if TYPE_CHECKING:
@@ -41,9 +40,8 @@ def launch(config_path: str, name: str | None, sets: tuple[str, ...], as_json: b
     """
     say = _forgiving(_events if owned else (_json_lines if as_json else _plain_lines))
     try:
-        with one_document(as_json and not owned):
-            config = _load(config_path, sets)
-            status = asyncio.run(_serve(config, name or config.name, say, owned))
+        config = _load(config_path, sets)
+        status = asyncio.run(_serve(config, name or config.name, say, owned))
     except OmnizmqError as error:
         if not owned:
             raise
@@ -53,11 +51,13 @@ def launch(config_path: str, name: str | None, sets: tuple[str, ...], as_json: b
 
 
 def _load(path: str, sets: tuple[str, ...]) -> Config:
+    """What `omnizmq check` finds wrong is found before anything is started."""
     if sys.platform != "linux":
         raise LaunchError(f"a deployment runs on Linux, not on {sys.platform}; clients run anywhere")
     from omnizmq import config
+    from omnizmq.commands import engines
 
-    return config.load(path, sets)
+    return config.load(path, sets, judge=engines.look)
 
 
 async def _serve(config: Config, name: str, say: Say, owned: bool) -> int:
@@ -138,7 +138,19 @@ def _ready(deployment: LocalDeployment, published: Deployment) -> dict[str, obje
         "endpoint": published.endpoint,
         "pid": published.pid,
         "stages": [stage.name for stage in deployment.config.stage],
+        "remote": _remote(deployment),
     }
+
+
+def _remote(deployment: LocalDeployment) -> dict[str, str] | None:
+    """What clients of other machines connect to, and the file that they need."""
+    from omnizmq import remote
+    from omnizmq.runtime import state_dir
+
+    endpoint = deployment.config.router.remote
+    if not endpoint:
+        return None
+    return {"endpoint": remote.as_seen_elsewhere(endpoint), "keys": str(remote.file(state_dir(deployment.name)))}
 
 
 def _log_to_file(path: Path) -> None:
@@ -168,7 +180,9 @@ def _events(event: str, fields: dict[str, object]) -> None:
 def _plain_lines(event: str, fields: dict[str, object]) -> None:
     if event == "ready":
         stages = ", ".join(map(str, fields["stages"]))  # type: ignore[call-overload]
-        click.echo(f"ready: {fields['name']} ({stages}) at {fields['endpoint']}, pid {fields['pid']}")
+        remote: Any = fields["remote"]
+        elsewhere = f"; from other machines at {remote['endpoint']} with {remote['keys']}" if remote else ""
+        click.echo(f"ready: {fields['name']} ({stages}) at {fields['endpoint']}, pid {fields['pid']}{elsewhere}")
     elif event == "draining":
         click.echo("draining: no new requests; a second signal stops at once", err=True)
     elif event == "loading":

@@ -36,7 +36,7 @@ async def _watched(target: str, connect: str | None, order: Order) -> list[dict[
     """The target's replicas as they are when the order has been carried out."""
     from omnizmq import AsyncClient
 
-    async with AsyncClient.connect(connect) as client:
+    async with AsyncClient.connect(connect, operator=True) as client:
         changes = Changes(replicas_of(await client.status(), target))
         doing = asyncio.ensure_future(order(client))
         await asyncio.sleep(0)  # the order goes first, so that what it begins is seen at once

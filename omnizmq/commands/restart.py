@@ -7,7 +7,6 @@ import json
 import click
 
 from omnizmq.commands import options
-from omnizmq.commands.failure import one_document
 from omnizmq.commands.operating import TIMEOUT_S, carry_out
 
 
@@ -31,10 +30,9 @@ def restart(target: str, timeout: float, force: bool, connect: str | None, as_js
     the next replica goes; meanwhile requests wait for it. A request that has not ended in time stops the restart, and
     loses nothing by it. What has been begun goes on when this command ends before.
     """
-    with one_document(as_json):
-        document = carry_out(
-            "restart", target, connect, lambda client: client.restart(target, timeout_s=timeout, force=force)
-        )
+    document = carry_out(
+        "restart", target, connect, lambda client: client.restart(target, timeout_s=timeout, force=force)
+    )
     if as_json:
         click.echo(json.dumps(document))
     else:

@@ -9,7 +9,6 @@ from typing import Any
 import click
 
 from omnizmq.commands import options
-from omnizmq.commands.failure import one_document
 
 
 @click.command()
@@ -17,15 +16,14 @@ from omnizmq.commands.failure import one_document
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON document.")
 def status(connect: str | None, as_json: bool) -> None:
     """Show a deployment's replicas, requests, queues and counters."""
-    with one_document(as_json):
-        document = asyncio.run(_ask(connect))
+    document = asyncio.run(_ask(connect))
     click.echo(json.dumps(document, indent=2) if as_json else _render(document))
 
 
 async def _ask(connect: str | None) -> dict[str, Any]:
     from omnizmq import AsyncClient
 
-    async with AsyncClient.connect(connect) as client:
+    async with AsyncClient.connect(connect, operator=True) as client:
         return await client.status()
 
 

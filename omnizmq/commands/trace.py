@@ -59,10 +59,9 @@ def trace(id_: str | None, last: bool, as_json: bool, connect: str | None) -> No
     """
     if (id_ is None) != last:
         raise click.UsageError("name one request: an ID, or --last")
-    from omnizmq.commands.failure import one_document
     from omnizmq.errors import NotFoundError
 
-    with one_document(as_json), ExitStack() as readers:
+    with ExitStack() as readers:
         found = list(_search(_stores(connect), id_, readers))
         if not found:
             raise NotFoundError(_unknown(id_, connect))

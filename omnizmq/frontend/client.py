@@ -37,8 +37,11 @@ ABORT_WAIT_S = 2.0
 class AsyncClient:
     """Use `connect` or `launch`, then `async with`."""
 
-    def __init__(self, connect: str | None = None, owned: OwnedDeployment | None = None) -> None:
+    def __init__(
+        self, connect: str | None = None, owned: OwnedDeployment | None = None, *, operator: bool = False
+    ) -> None:
         self._connect_to = connect
+        self._role = "operator" if operator else "client"
         self._owned = owned
         self._table = ClientTable()
         self._packer = wire.Packer()
@@ -54,10 +57,13 @@ class AsyncClient:
     # --- Connecting ------------------------------------------------------------------------------------------------
 
     @classmethod
-    def connect(cls, to: str | None = None) -> Self:
+    def connect(cls, to: str | None = None, *, operator: bool = False) -> Self:
         """To a running deployment by name or endpoint, or to one on another machine by the path of its `remote.json`;
-        None: the only one of this user here."""
-        return cls(connect=to)
+        None: the only one of this user here.
+
+        An `operator` can do all but `generate`, and gets in also where `router.max_clients` are connected.
+        """
+        return cls(connect=to, operator=operator)
 
     @classmethod
     def launch(
@@ -112,12 +118,12 @@ class AsyncClient:
         self._dealer = Dealer(self._context, address.endpoint, self._received, curve=address.curve)
         self._dealer.start()
         self._watch = Watch(address.pid, self._give_up)
-        hello = wire.Hello(wire.VERSION, address.nonce, "client", pid=os.getpid())
+        hello = wire.Hello(wire.VERSION, address.nonce, self._role, pid=os.getpid())
         self._dealer.send([wire.encode_hello(hello)])
         try:
             welcome = await asyncio.wait_for(asyncio.shield(self._welcome), CONNECT_TIMEOUT_S)
         except TimeoutError as error:
-            raise RouterLostError(f"{address.who} does not answer") from error
+            raise address.unanswered(self._dealer.connection) from error
         if address.pid is None:
             self._watch.hold(welcome.lease_s)
 

@@ -210,12 +210,12 @@ class ClientTable:
         if record.kind == "final":
             return self._kept(record, frame)
         content = [] if frame.content is None else [frame.content]
-        record.items.append(_Item(_output(record, frame, content), frame.stage, _size(frame.content)))
+        record.items.append(_Item(_output(record, frame, content), frame.stage, wire.content_bytes(frame.content)))
         return [Wake(frame.request_id)]
 
     def _kept(self, record: _Record, frame: wire.Delivery) -> list[Signal]:
         """For the whole, which is complete with the stage's end."""
-        credits = self._consumed(frame.request_id, record, frame.stage, _size(frame.content))
+        credits = self._consumed(frame.request_id, record, frame.stage, wire.content_bytes(frame.content))
         stage = record.stage(frame.stage)
         if frame.content is not None:
             stage.parts.append(frame.content)
@@ -249,14 +249,3 @@ def _output(record: _Record, frame: wire.Delivery, content: list[wire.Content]) 
     return RequestOutput.of(
         frame.request_id, record.external_id, frame.stage, frame.modality, content, frame.stage_finished
     )
-
-
-def _size(content: wire.Content | None) -> int:
-    """Bytes, as the window counts them: text in UTF-8."""
-    match content:
-        case None:
-            return 0
-        case wire.Audio():
-            return len(content.data)
-        case wire.Text(text):
-            return len(text) if text.isascii() else len(text.encode())

@@ -13,8 +13,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from omnizmq import remote, runtime
-from omnizmq.errors import RouterLostError
-from omnizmq.transport import Curve
+from omnizmq.errors import NotFoundError, OmnizmqError, RouterLostError
+from omnizmq.transport import Connection, Curve
 
 LAST_WORDS_S = 0.2
 LOOKS = 4
@@ -23,17 +23,31 @@ LOOKS = 4
 
 @dataclass(frozen=True)
 class Address:
-    """Of one router. `pid` is None, and `curve` is set, for one on another machine."""
+    """Of one router. For one on another machine `pid` is None, and `curve` and `file`, its `remote.json`, are set."""
 
     name: str
     endpoint: str
     nonce: str
     pid: int | None
     curve: Curve | None
+    file: str | None
 
     @property
     def who(self) -> str:
         return f"{self.name} ({self.endpoint if self.pid is None else f'pid {self.pid}'})"
+
+    def unanswered(self, connection: Connection) -> OmnizmqError:
+        """What to say when it has not welcomed a client in time."""
+        if connection == "refused":
+            return NotFoundError(
+                f"{self.who} does not accept the keys of {self.file}: they are probably not, or no longer, those of "
+                "the deployment there; copy its remote.json again"
+            )
+        if self.file is not None and connection == "none":
+            return RouterLostError(
+                f"{self.who} does not answer: no connection could be made; does it run, and is that its address?"
+            )
+        return RouterLostError(f"{self.who} does not answer")
 
 
 def locate(to: str | None) -> Address:
@@ -41,9 +55,9 @@ def locate(to: str | None) -> Address:
     if to is not None and remote.is_file(to):
         far = remote.read(to)
         curve = Curve(far.client_key.encode(), far.client_secret.encode(), far.server_key.encode())
-        return Address(far.name, far.endpoint, "", None, curve)
+        return Address(far.name, far.endpoint, "", None, curve, to)
     near = runtime.find(to)
-    return Address(near.name, near.endpoint, near.nonce, near.pid, None)
+    return Address(near.name, near.endpoint, near.nonce, near.pid, None, None)
 
 
 class Watch:

@@ -34,9 +34,9 @@ class Client:
         self._lock = threading.Lock()  # nothing is handed to a loop that is about to stop
 
     @classmethod
-    def connect(cls, to: str | None = None) -> Self:
+    def connect(cls, to: str | None = None, *, operator: bool = False) -> Self:
         """As `AsyncClient.connect`."""
-        return cls(AsyncClient.connect(to))
+        return cls(AsyncClient.connect(to, operator=operator))
 
     @classmethod
     def launch(

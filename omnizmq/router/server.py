@@ -1,7 +1,8 @@
 """The router's I/O: its ROUTER sockets, a tick, and the core between them. The only I/O of this package.
 
 Clients of this machine connect to one socket, and their processes are watched; those of other machines to another one,
-encrypted and authenticated, on a lease that their I/O threads renew (A7, W2).
+encrypted and authenticated, on a lease that their I/O threads renew (A7, W2). Operators are clients that submit nothing
+and are counted apart, so that no number of callers keeps them out (B1).
 
 Whoever composes a deployment gives it `hooks`: what to do when a replica must be killed, is loading, is ready, and when
 a drain has ended. Everything else happens here.
@@ -24,10 +25,11 @@ import msgspec
 
 from omnizmq import protocol as wire
 from omnizmq.config import Config
-from omnizmq.errors import ConfigError, OmnizmqError, OverloadedError, ProtocolError
+from omnizmq.errors import ConfigError, InvalidRequestError, OmnizmqError, OverloadedError, ProtocolError
 from omnizmq.remote import Server
 from omnizmq.router.authentication import Authentication
 from omnizmq.router.core import RouterCore
+from omnizmq.router.door import REQUEST_ID_CHARS
 from omnizmq.router.messages import (
     ClientGone,
     ClientSent,
@@ -125,6 +127,7 @@ class RouterServer:
             self._listen_remote(remote)
         self._worker_socket = Router(self._context, self.worker_endpoint, self._worker_data)
         self._clients: dict[bytes, _Client] = {}
+        self._operators: set[bytes] = set()  # of these
         self._gone: dict[bytes, str] = {}  # what they had sent may still be read; no identity comes again
         self._workers: dict[bytes, _Worker] = {}
         self._inputs: deque[Input] = deque()
@@ -190,14 +193,8 @@ class RouterServer:
         self._arm()
 
     def _feed(self, event: Input) -> None:
-        """F1: whatever goes wrong with one event or effect ends neither the router nor its clock, nor the others."""
-        try:
-            effects = self.core.handle(event, time.monotonic())
-        except Exception:
-            self.core.counters.router_errors += 1
-            log.exception("the router failed on a %s", type(event).__name__)
-            return
-        for effect in effects:
+        """F1: whatever goes wrong with one effect ends neither the router nor its clock, nor the others."""
+        for effect in self.core.handle(event, time.monotonic()):
             try:
                 self._carry_out(effect)
             except Exception:
@@ -284,16 +281,23 @@ class RouterServer:
             return
         if isinstance(frame, wire.Bye):
             self._client_gone(key, "said goodbye")
+        elif isinstance(frame, wire.Submit) and key in self._operators:
+            self._refuse_submission(key, frame)
         elif frame is not None:
             if isinstance(frame, wire.Submit) and key.startswith(_REMOTE):  # its clock is another machine's
                 frame = msgspec.structs.replace(frame, at_ns=time.monotonic_ns())
             self.handle(ClientSent(key, frame))
 
+    def _refuse_submission(self, key: bytes, frame: wire.Submit) -> None:
+        self.core.counters.refused += 1
+        error = InvalidRequestError("this is an operator's connection, which submits nothing: connect another one")
+        self._send_client(key, wire.Refused(frame.request_id[:REQUEST_ID_CHARS], wire.ErrorInfo.of(error)))
+
     def _client_hello(self, socket: Router, key: bytes, identity: bytes, data: bytes) -> None:
         try:
             hello = wire.decode_hello(data)
-            self._check(hello, "client", known=key.startswith(_REMOTE))
-            self._check_room()
+            self._check(hello, "client", "operator", known=key.startswith(_REMOTE))
+            self._check_room(hello)
             pidfd = None if key.startswith(_REMOTE) else os.pidfd_open(hello.pid)
         except (ProtocolError, OverloadedError) as error:
             self._refuse(socket, identity, error)
@@ -302,14 +306,20 @@ class RouterServer:
             self._refuse(socket, identity, ProtocolError(f"process {hello.pid} cannot be watched"))
             return
         self._clients[key] = _Client(socket, identity, pidfd)
+        if hello.role == "operator":
+            self._operators.add(key)
         if pidfd is not None:
             self._loop.add_reader(pidfd, self._client_gone, key, "its process ended")
         self._send_client(key, self._welcome())
 
-    def _check_room(self) -> None:
-        limit = self._config.router.max_clients
-        if len(self._clients) >= limit:
-            raise OverloadedError(f"{limit} clients are connected already (router.max_clients); try again shortly")
+    def _check_room(self, hello: wire.Hello) -> None:
+        limits, operators = self._config.router, len(self._operators)
+        if hello.role == "operator":
+            count, limit, key = operators, limits.max_operators, "max_operators"
+        else:
+            count, limit, key = len(self._clients) - operators, limits.max_clients, "max_clients"
+        if count >= limit:
+            raise OverloadedError(f"{limit} {hello.role}s are connected already (router.{key}); try again shortly")
 
     def _welcome(self) -> wire.Welcome:
         return wire.Welcome(
@@ -350,6 +360,7 @@ class RouterServer:
         client = self._clients.pop(key, None)
         if client is None:
             return False
+        self._operators.discard(key)
         if client.pidfd is not None:
             self._loop.remove_reader(client.pidfd)
             os.close(client.pidfd)
@@ -421,14 +432,14 @@ class RouterServer:
 
     # --- Handshake (W1, W2) ----------------------------------------------------------------------------------------
 
-    def _check(self, hello: wire.Hello, role: str, *, known: bool = False) -> None:
+    def _check(self, hello: wire.Hello, *roles: str, known: bool = False) -> None:
         """`known`: it has shown a key already, and does not know this launch's nonce."""
         if hello.version != wire.VERSION:
             raise ProtocolError(f"protocol version {hello.version} meets {wire.VERSION}: install the same omnizmq")
         if not known and not hmac.compare_digest(hello.nonce.encode(), self._nonce.encode()):
             raise ProtocolError("this is another launch: its nonce differs")
-        if hello.role != role:
-            raise ProtocolError(f"a {hello.role} does not belong on this socket, a {role} does")
+        if hello.role not in roles:
+            raise ProtocolError(f"a {hello.role} does not belong on this socket, a {' or '.join(roles)} does")
 
     def _refuse(self, socket: Router, identity: bytes, error: OmnizmqError) -> None:
         if isinstance(error, ProtocolError):

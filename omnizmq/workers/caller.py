@@ -65,7 +65,7 @@ class CallerEdge:
         if not self.waiting or self.full:
             return None
         output = self.waiting.popleft()
-        size = _nbytes(output.content)
+        size = wire.content_bytes(output.content)
         self.sent += 1
         self.ended = output.last
         self.unread_bytes += size
@@ -93,9 +93,3 @@ class CallerEdge:
         count = len(self.waiting)
         self.waiting.clear()
         return count
-
-
-def _nbytes(content: wire.Content | None) -> int:
-    if content is None:
-        return 0
-    return len(content.text.encode()) if isinstance(content, wire.Text) else len(content.data)

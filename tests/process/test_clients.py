@@ -221,7 +221,7 @@ class TestLaunch:
         with pytest.raises(LaunchError, match=r"talker/0 did not start: .*; its last lines:\n  \| ") as failed:
             asyncio.run(scenario("stage.talker.options.fail_start=true"))
         assert failed.value.stage == "talker"
-        with pytest.raises(ConfigError, match="unknown engine 'nope'"):
+        with pytest.raises(ConfigError, match=r'--set .*=nope: stage\.talker\.engine: "nope": not an installed engine'):
             asyncio.run(scenario("stage.talker.engine=nope"))
         with pytest.raises(ConfigError, match="no stage 'talkr'"):
             asyncio.run(scenario("stage.talkr.replicas=2"))

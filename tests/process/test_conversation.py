@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import pty
 import select
@@ -191,4 +192,6 @@ def test_a_deployment_that_dies_ends_the_conversation() -> None:
 def test_json_needs_a_prompt() -> None:
     with conversation("--json") as terminal:
         assert terminal.ends() == 2
-        assert terminal.shown == b"omnizmq chat: --json needs a PROMPT\r\n"
+        document, said = terminal.shown.splitlines()
+        assert json.loads(document)["error"]["message"] == "--json needs a PROMPT"
+        assert said == b"omnizmq chat: --json needs a PROMPT"

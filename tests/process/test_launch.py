@@ -8,6 +8,7 @@ import os
 import re
 import signal
 import subprocess
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -71,6 +72,7 @@ class TestReady:
                 "endpoint": f"ipc://{home}/run/omnizmq/mine/clients.sock",
                 "pid": process.pid,
                 "stages": ["thinker", "talker", "code2wav"],
+                "remote": None,
             }
             process.terminate()
             assert process.communicate(timeout=20)[0] == ""
@@ -159,12 +161,13 @@ class TestFailures:
         )
         assert said.startswith("talker/0 did not start: not ready after 1 s")
 
-    def test_an_interpreter_that_cannot_be_started(self) -> None:
-        said = failed("--set", "stage.talker.python=/nowhere/python", code=1)
-        assert said == "talker/0 did not start: it cannot be started: /nowhere/python: No such file or directory"
+    def test_an_interpreter_that_is_gone_when_it_is_needed(self, home: Path) -> None:
+        python = interpreter(home, 'rm "$0"')
+        said = failed("--set", f"stage.talker.python={python}", code=1)
+        assert said == f"talker/0 did not start: it cannot be started: {python}: No such file or directory"
 
-    def test_an_interpreter_without_omnizmq(self) -> None:
-        said = failed("--set", "stage.talker.python=/bin/false", code=1)
+    def test_an_interpreter_that_ends_at_once(self, home: Path) -> None:
+        said = failed("--set", f"stage.talker.python={interpreter(home, '[ $1 = -m ] && exit 1')}", code=1)
         assert said == "talker/0 did not start: exit status 1"
 
     def test_a_name_in_use(self) -> None:
@@ -179,18 +182,28 @@ class TestFailures:
         [
             (
                 "stage.talker.engine=syntetic",
-                r"stage talker names an unknown engine 'syntetic'; there are: .*synthetic",
+                r"--set .*: stage\.talker\.engine: \"syntetic\": not an installed engine: did you mean 'synthetic'\?",
             ),
-            ("stage.talker.options.chnks=3", r"stage\.talker\.options\.chnks: unknown key: did you mean 'chunks'\?"),
-            ("stage.talker.options.chunks=many", r"stage\.talker\.options\.chunks: \"many\": a whole number .*"),
+            ("stage.talker.options.chnks=3", r"--set .*: stage\.talker\.options\.chnks: unknown key: did you mean .*"),
+            ("stage.talker.options.chunks=many", r"--set .*: stage\.talker\.options\.chunks: \"many\": a whole num.*"),
+            (
+                "stage.talker.python=/nowhere/python",
+                r"--set .*: stage\.talker\.python: .*: it cannot be run: No such .*",
+            ),
+            ("stage.talker.python=/bin/false", r"--set .*: stage\.talker\.python: .*: omnizmq does not run there: .*"),
             ("stage.talkr.replicas=2", r"--set 'stage\.talkr\.replicas=2': no stage 'talkr': did you mean 'talker'\?"),
             ("stage.talker.replicas=two", r"--set .*: stage\.talker\.replicas: \"two\": a whole number .*"),
             ("router.nonsense=1", r"--set router\.nonsense=1: router\.nonsense: unknown key: .*"),
             ("nonsense", r"--set 'nonsense': KEY=VALUE was expected, such as stage\.talker\.replicas=2"),
         ],
     )
-    def test_a_wrong_setting_is_one_clear_line(self, setting: str, said: str) -> None:
-        assert re.fullmatch(said, failed("--set", setting, code=2))
+    def test_a_wrong_setting_is_one_clear_line_and_nothing_is_started(self, setting: str, said: str) -> None:
+        done = omnizmq("launch", "--config", "synthetic", "--set", setting)
+        assert (done.returncode, done.stdout) == (2, "")
+        assert re.fullmatch(f"omnizmq launch: {said}\n", done.stderr)
+        assert done.stderr.removeprefix("omnizmq launch") == (
+            omnizmq("check", "synthetic", "--set", setting).stderr.removeprefix("omnizmq check")
+        )
 
     @pytest.mark.parametrize(
         ("text", "said"),
@@ -326,6 +339,14 @@ class TestSignals:
         assert process.wait(20) == 0
         assert process.stdout.read() == b""  # an owner reads until `ready`: more would fill the pipe and block
         process.stdout.close()
+
+
+def interpreter(home: Path, first: str) -> Path:
+    """One that does something first."""
+    path = home / "python"
+    path.write_text(f'#!/bin/sh\n{first}\nexec {sys.executable} "$@"\n')
+    path.chmod(0o700)
+    return path
 
 
 def worker_of(router: int, replica: str) -> int:

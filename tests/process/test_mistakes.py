@@ -82,6 +82,7 @@ class TestStreams:
     @pytest.mark.parametrize("command", [["status", "--json"], ["chat", "one"], ["trace", "--last", "--json"]])
     def test_a_full_disk_is_one_line(self, deployment: Running, command: list[str]) -> None:
         assert omnizmq("chat", "one", "--connect", deployment.name).returncode == 0
+        assert eventually(lambda: omnizmq("trace", "--last").returncode == 0)  # it is written a moment later
         with open("/dev/full", "wb") as full:
             done = subprocess.run([*OMNIZMQ, *command], stdout=full, stderr=subprocess.PIPE, timeout=30, check=False)
         assert done.returncode == 1

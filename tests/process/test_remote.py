@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import re
 import signal
 import socket
 import subprocess
@@ -11,13 +12,14 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
+import msgspec
 import pytest
 import zmq
 from support.running import Asking, Running, collect, document, eventually, kill, launched, omnizmq, text_of
 
-from omnizmq import AsyncClient
+from omnizmq import AsyncClient, remote
 from omnizmq import protocol as wire
-from omnizmq.errors import RouterLostError
+from omnizmq.errors import NotFoundError, RouterLostError
 
 pytestmark = pytest.mark.usefixtures("no_leaks")
 
@@ -25,11 +27,17 @@ LEASE = ("router.heartbeat_interval_s=0.2", "router.heartbeat_timeout_s=2")
 QUIET = ("stage.thinker.options.silent_at=3", "stage.thinker.options.fault_only=quiet")
 
 
+def free_port(host: str = "127.0.0.1") -> int:
+    """`OSError` where the machine has no such address."""
+    with socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET) as free:
+        free.bind((host, 0))
+        port: int = free.getsockname()[1]
+        return port
+
+
 @pytest.fixture
 def endpoint() -> str:
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        return f"tcp://127.0.0.1:{free.getsockname()[1]}"
+    return f"tcp://127.0.0.1:{free_port()}"
 
 
 @pytest.fixture
@@ -123,11 +131,13 @@ class TestWithoutKeys:
         assert deployment.status()["counters"]["bad_frames"] == 0
 
     @pytest.mark.parametrize("wrong", ["client", "server"])
-    def test_w2_another_key_is_none(self, deployment: Running, keys: str, wrong: str, tmp_path: Path) -> None:
+    def test_w2_another_key_is_none(
+        self, deployment: Running, endpoint: str, keys: str, wrong: str, tmp_path: Path
+    ) -> None:
         """A client's key that the deployment does not know, or another deployment's public key."""
         public, secret = (key.decode() for key in zmq.curve_keypair())
         text = Path(keys).read_text()
-        found = wire.msgspec.json.decode(text)
+        found = msgspec.json.decode(text)
         if wrong == "client":
             found |= {"client_key": public, "client_secret": secret}
         else:
@@ -139,7 +149,10 @@ class TestWithoutKeys:
             async with AsyncClient.connect(str(forged)):
                 pass
 
-        with pytest.raises(RouterLostError, match="does not answer"):
+        refused = (
+            f"synthetic \\({re.escape(endpoint)}\\) does not accept the keys of {re.escape(str(forged))}: they are"
+        )
+        with pytest.raises(NotFoundError, match=refused):
             asyncio.run(scenario())
         assert deployment.status()["counters"]["bad_frames"] == 0
 
@@ -148,6 +161,70 @@ class TestWithoutKeys:
                 return text_of(await collect(client, "one"))
 
         assert asyncio.run(others()) == "one"
+
+
+class TestOtherEnds:
+    """A file that leads to something else, or to nothing: none of that is a matter of keys."""
+
+    @pytest.fixture
+    def elsewhere(self, tmp_path: Path, endpoint: str) -> Path:
+        """The file of a deployment that does not run; at its endpoint is nobody."""
+        public, secret = (key.decode() for key in zmq.curve_keypair())
+        path = tmp_path / "remote.json"
+        path.write_bytes(wire.encode_json(remote.Remote("far", endpoint, public, public, secret, wire.VERSION)))
+        return path
+
+    @pytest.fixture(autouse=True)
+    def _at_once(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr("omnizmq.frontend.client.CONNECT_TIMEOUT_S", 0.3)
+
+    @staticmethod
+    def connect(path: Path) -> None:
+        async def scenario() -> None:
+            async with AsyncClient.connect(str(path)):
+                pass
+
+        asyncio.run(scenario())
+
+    def test_nobody(self, elsewhere: Path) -> None:
+        with pytest.raises(RouterLostError, match="does not answer: no connection could be made; does it run, and is"):
+            self.connect(elsewhere)
+
+    def test_a_name_that_nobody_bears(self, elsewhere: Path) -> None:
+        elsewhere.write_text(re.sub("127.0.0.1", "nobody.invalid", elsewhere.read_text()))
+        with pytest.raises(RouterLostError, match=r"far \(tcp://nobody.invalid:\d+\) does not answer: no connection"):
+            self.connect(elsewhere)
+
+    def test_one_that_says_nothing(self, elsewhere: Path, endpoint: str) -> None:
+        with socket.create_server(("127.0.0.1", int(endpoint.rpartition(":")[2]))):
+            with pytest.raises(RouterLostError) as failed:
+                self.connect(elsewhere)
+            assert failed.value.message == f"far ({endpoint}) does not answer"
+
+
+@pytest.mark.parametrize("bound", ["[::1]", "[::]"])
+def test_w2_ipv6(home: Path, bound: str) -> None:
+    try:
+        port = free_port("::1")
+    except OSError:
+        pytest.skip("this machine has no IPv6")
+    keys = home / "state" / "omnizmq" / "synthetic" / "remote.json"
+    with launched("synthetic", f"router.remote=tcp://{bound}:{port}", *LEASE) as running:
+        found = remote.read(str(keys))
+        assert found.endpoint == f"tcp://{bound if bound == '[::1]' else socket.gethostname()}:{port}"
+        for host in ("[::1]",) if bound == "[::1]" else ("[::1]", "127.0.0.1"):  # all interfaces are those of IPv4 too
+            keys.write_bytes(wire.encode_json(msgspec.structs.replace(found, endpoint=f"tcp://{host}:{port}")))
+            both = document(omnizmq("chat", "one two", "--connect", str(keys), "--json"))
+            assert (both["text"], both["error"]) == ("one two", None)
+            assert document(omnizmq("status", "--connect", str(keys), "--json"))["ready"] is True
+        assert running.stop() == 0
+
+
+def test_w2_the_ready_line_names_what_a_client_elsewhere_needs(home: Path, endpoint: str) -> None:
+    keys = str(home / "state" / "omnizmq" / "synthetic" / "remote.json")
+    with launched("synthetic", f"router.remote={endpoint}") as running:
+        assert running.ready["remote"] == {"endpoint": endpoint, "keys": keys}
+        assert document(omnizmq("status", "--connect", keys, "--json"))["ready"] is True
 
 
 def test_an_address_that_cannot_be_bound_is_said_so(home: Path) -> None:  # noqa: ARG001 (its environment)

@@ -33,16 +33,16 @@ def test_f1_an_exception_of_the_core_is_counted_and_time_goes_on(
     async def scenario() -> None:
         nobody = Nobody()
         server = RouterServer(load("synthetic", HEARTBEAT), home / "run", "nonce", hooks=nobody, facts=nobody)
-        handle = server.core.handle
+        dispatch = server.core._dispatch
         ticks = []
 
-        def fails_at_first(event: Input, now: float) -> list[object]:
+        def fails_at_first(event: Input) -> None:
             ticks.append(event)
             if len(ticks) == 1:
                 raise RuntimeError("a defect")
-            return list(handle(event, now))
+            dispatch(event)
 
-        monkeypatch.setattr(server.core, "handle", fails_at_first)
+        monkeypatch.setattr(server.core, "_dispatch", fails_at_first)
         server.start()
         try:
             async with asyncio.timeout(10):

@@ -44,6 +44,7 @@ class Running:
 
     def __init__(self, process: subprocess.Popen[str], ready: dict[str, Any]) -> None:
         self.process = process
+        self.ready = ready
         self.name: str = ready["name"]
         self.endpoint: str = ready["endpoint"]
         self.pid: int = ready["pid"]

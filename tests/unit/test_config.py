@@ -353,6 +353,37 @@ class TestWhole:
             write(one("[router]\nmax_restart_delay_s = 0.1"))
         )
 
+    def test_b1_a_slow_reader_has_the_time_in_which_a_silent_router_is_noticed(self, write: Write) -> None:
+        assert (
+            "router.slow_reader_grace_s: 2.9: at least three heartbeats (3 x heartbeat_interval_s = 3) were expected, "
+            "or a pause of the router is taken for its callers'"
+        ) in refusal(write(one("[router]\nslow_reader_grace_s = 2.9")))
+        assert "router.slow_reader_grace_s: 30: at least three" in refusal(
+            write(one("[router]\nheartbeat_interval_s = 11\nheartbeat_timeout_s = 60"))
+        )
+        assert load(write(one("[router]\nslow_reader_grace_s = 3"))).router.slow_reader_grace_s == 3
+        assert load(write(one("[router]\nslow_reader_grace_s = 0.3\nheartbeat_interval_s = 0.1")))
+
+    def test_f2_who_waits_for_a_replica_waits_for_longer_than_its_restart_is_delayed(self, write: Write) -> None:
+        delay = "[router]\nredrive_wait_s = 0.5\n"
+        assert refusal(write(one(delay + 'redrive = "wait"'))).endswith(
+            'router.redrive_wait_s: 0.5: with redrive = "wait", more than restart_delay_s (0.5) was expected: '
+            "no replica is back sooner"
+        )
+        assert load(write(one(delay + 'redrive = "other"')))  # nobody waits
+        assert load(write(one(delay + 'redrive = "wait"\nrestart_delay_s = 0.4')))
+
+    @pytest.mark.parametrize("address", ["0.0.0.0", "*", "eth0", "host.example", "[::]", "[::1]", "[fe80::1%eth0]"])
+    def test_w2_a_remote_address(self, write: Write, address: str) -> None:
+        assert load(write(one(f'[router]\nremote = "tcp://{address}:5790"'))).router.remote == f"tcp://{address}:5790"
+
+    @pytest.mark.parametrize(
+        "endpoint", ["tcp://::1:5790", "tcp://[::1]", "tcp://[x]:1", "tcp://a:b:1", "tcp://a;b:1", "ipc:///x"]
+    )
+    def test_w2_what_is_no_remote_address_is_told_what_would_be(self, write: Write, endpoint: str) -> None:
+        said = 'an address such as "tcp://0.0.0.0:5790" or "tcp://[::]:5790", or "" was expected'
+        assert refusal(write(one(f'[router]\nremote = "{endpoint}"'))).endswith(f'router.remote: "{endpoint}": {said}')
+
     @pytest.mark.parametrize("name", ["a", "A-b_9", "x" * 40, "", "x" * 41, "a b", "../a", "ä", "a\n"])
     def test_deployment_names_are_those_of_runtime_directories(self, name: str) -> None:
         def accepts(check: Callable[[], object]) -> bool:
@@ -426,6 +457,47 @@ class TestSets:
             assert load(write(GOOD), [text]).stage[0].params["x"] == {}
         else:
             assert refusal(write(GOOD), text).startswith(f"--set {text}: {expected}")
+
+    @pytest.mark.parametrize(
+        ("sets", "culprit"),
+        [
+            (["stage.thinker.params={x=[[1]]}"], 0),  # of which a part is wrong
+            (["stage.thinker.replicas=3"], 0),
+            (["router.max_queued=1", "stage.talker.devices=['cuda:0']"], 1),  # the file's replicas do not fit it
+            (["router.heartbeat_interval_s=4", "router.max_queued=1"], 0),  # the file's timeout does not
+            (["stage.talker.name=thinker", "router.max_queued=1"], 0),
+            (["edge.thinker->talker.to=nobody"], 0),
+            (["router.heartbeat_timeout_s=9", "router.heartbeat_interval_s=4", "router.heartbeat_timeout_s=5"], 2),
+        ],
+    )
+    def test_what_fits_no_more_is_laid_at_the_door_of_the_override_that_made_it_so(
+        self, write: Write, sets: list[str], culprit: int
+    ) -> None:
+        assert refusal(write(GOOD), *sets).startswith(f"--set {sets[culprit]}: ")
+
+    def test_a_file_that_is_wrong_by_itself_is_not_laid_at_an_overrides_door(self, write: Write) -> None:
+        path = write(GOOD.replace("replicas = 3", "replicas = -3"))
+        assert refusal(path, "router.max_queued=1").startswith(f"{path}: stage.talker.replicas: -3: ")
+
+    def test_a_judge_may_refuse_what_is_valid(self, write: Write) -> None:
+        def judge(judged: Config) -> None:
+            for stage in judged.stage:
+                if stage.options.get("size", 0) > 1:
+                    raise ConfigError(f"stage.{stage.name}.options.size is too large")
+
+        path = write(GOOD)
+        assert load(path, ["stage.talker.options.size=1"], judge=judge) == load(path, ["stage.talker.options.size=1"])
+        for sets, who in (
+            (["stage.talker.options.size=2"], "--set stage.talker.options.size=2"),
+            (["stage.talker.options={size=2}"], "--set stage.talker.options={size=2}"),
+        ):
+            with pytest.raises(ConfigError) as refused:
+                load(path, sets, judge=judge)
+            assert refused.value.message == f"{who}: stage.talker.options.size is too large"
+        large = write(GOOD.replace("replicas = 3", "replicas = 3\noptions = { size = 2 }"))
+        with pytest.raises(ConfigError) as refused:
+            load(large, ["router.max_queued=1"], judge=judge)
+        assert refused.value.message == f"{large}: stage.talker.options.size is too large"
 
     @pytest.mark.parametrize(
         ("text", "expected"),

@@ -58,10 +58,16 @@ def test_a_half_of_the_keys_is_none(tmp_path: Path, lost: str) -> None:
     assert served(tmp_path, make=make) != first
 
 
-@pytest.mark.parametrize("all_interfaces", ["0.0.0.0", "*", "[::]"])
+@pytest.mark.parametrize("all_interfaces", ["0.0.0.0", "*", "[::]", "[0:0::0]"])
 def test_a_client_is_told_a_name_and_not_all_interfaces(tmp_path: Path, all_interfaces: str) -> None:
     served(tmp_path, f"tcp://{all_interfaces}:5790")
     assert remote.read(str(tmp_path / "remote.json")).endpoint == f"tcp://{socket.gethostname()}:5790"
+
+
+@pytest.mark.parametrize("host", ["10.0.0.1", "host.example", "[::1]", "[fe80::1%eth0]"])
+def test_any_other_address_is_told_as_it_is(tmp_path: Path, host: str) -> None:
+    served(tmp_path, f"tcp://{host}:5790")
+    assert remote.read(str(tmp_path / "remote.json")).endpoint == f"tcp://{host}:5790"
 
 
 def test_a_broken_file_is_an_error_that_says_what_to_do(tmp_path: Path) -> None:
@@ -120,7 +126,12 @@ def test_a_file_is_told_from_a_name(connect: str, file: bool) -> None:
     [
         ("server_key", '"' * 40, "a key is none of 40 characters of Z85"),
         ("client_secret", "é" * 40, "a key is none of 40 characters of Z85"),
-        ("endpoint", "foo", "endpoint 'foo': tcp://HOST:PORT was expected"),
+        ("endpoint", "foo", r"endpoint 'foo': tcp://HOST:PORT or tcp://\[IPV6\]:PORT was expected"),
+        ("endpoint", "tcp://*:5790", r"endpoint 'tcp://\*:5790': tcp://HOST:PORT or"),
+        ("endpoint", "tcp://host:0", "endpoint 'tcp://host:0': tcp://HOST:PORT or"),
+        ("endpoint", "tcp://host:70000", "endpoint 'tcp://host:70000': tcp://HOST:PORT or"),
+        ("endpoint", "tcp://::1:5790", "endpoint 'tcp://::1:5790': tcp://HOST:PORT or"),
+        ("endpoint", "tcp://[::1]", r"endpoint 'tcp://\[::1\]': tcp://HOST:PORT or"),
     ],
 )
 def test_what_no_socket_would_take_is_noticed(tmp_path: Path, field: str, value: str, said: str) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import json
 import subprocess
 import sys
@@ -159,7 +160,42 @@ def test_a_refusal_is_one_line_and_exit_code_2(run: Run, sets: list[str], expect
     code, out, err_with_json = run("synthetic", "--json", *arguments)
     assert (code, err_with_json) == (2, err)
     error = {"code": "invalid_config", "message": err.removeprefix("omnizmq check: ").rstrip("\n")}
-    assert json.loads(out) == {"valid": False, "error": error}
+    assert json.loads(out) == {"error": {"stage": None, "replica": None, "retriable": False, **error}}
+
+
+class TestBlame:
+    """Who is at fault: the override that made it wrong, also where the engine says so; else the file."""
+
+    @pytest.mark.parametrize(
+        ("sets", "culprit"),
+        [
+            (["stage.talker.options.crash=1"], 0),
+            (["router.max_queued=1", "stage.talker.options={crash=1}"], 1),
+            (["stage.talker.options.chunks=x", "router.max_queued=1"], 0),
+            (["stage.thinker.engine=smollm"], 0),  # the file's options are none of this engine's
+            (["stage.talker.python=/none"], 0),
+            ([f"stage.talker.python={sys.executable}", "stage.talker.options.chunks=x"], 1),
+        ],
+    )
+    def test_an_override_that_an_engine_refuses(
+        self, run: Run, monkeypatch: pytest.MonkeyPatch, sets: list[str], culprit: int
+    ) -> None:
+        monkeypatch.setattr("importlib.util.find_spec", found_everywhere(importlib.util.find_spec))
+        arguments = [part for text in sets for part in ("--set", text)]
+        code, _, err = run("synthetic", *arguments)
+        assert code == 2
+        assert err.startswith(f"omnizmq check: --set {sets[culprit]}: stage.")
+
+    def test_the_file_where_it_is_wrong_by_itself(self, run: Run, branched: Path) -> None:
+        branched.write_text(branched.read_text().replace("[[edge]]", "[stage.options]\ncrash = 1\n[[edge]]", 1))
+        code, _, err = run(str(branched), "--set", "router.max_queued=1")
+        assert code == 2
+        assert err.startswith(f"omnizmq check: {branched}: stage.idle.options.crash: unknown key")
+
+
+def found_everywhere(find: Callable[[str], object]) -> Callable[[str], object]:
+    """As if the packages of each engine were installed, so that its options are checked on any machine."""
+    return lambda name: find("json") if find(name) is None else find(name)
 
 
 def test_a_missing_file_is_one_line(run: Run) -> None:
@@ -182,22 +218,42 @@ def test_a_stages_own_interpreter_is_asked(run: Run) -> None:
     assert 'stage.talker.options.chunks: "x": a whole number from 0 to 1000000 was expected' in err
 
 
+@pytest.fixture
+def installed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str, str], None]:
+    """Installs an engine of someone else's, `someones`: a module of a new name, and its text; and another one, `lost`,
+    whose module is not there."""
+
+    def install(module: str, text: str) -> None:
+        (tmp_path / f"{module}.py").write_text(text)
+        metadata = tmp_path / "someones-1.0.dist-info"
+        metadata.mkdir()
+        (metadata / "METADATA").write_text("Metadata-Version: 2.1\nName: someones\nVersion: 1.0\n")
+        (metadata / "entry_points.txt").write_text(
+            f"[omnizmq.engines]\nsomeones = {module}:create\nlost = not_there.engine:create\n"
+        )
+        monkeypatch.syspath_prepend(str(tmp_path))
+
+    return install
+
+
+def test_an_engine_whose_own_check_fails_is_one_line(run: Run, installed: Callable[[str, str], None]) -> None:
+    installed("someones_defect", "def check_options(stage, options):\n    raise KeyError('size')\n")
+    setting = "stage.talker.engine=someones"
+    said = "its options cannot be checked: KeyError: 'size'"
+    line = f'omnizmq check: --set {setting}: stage.talker.engine: "someones": {said}\n'
+    assert run("synthetic", "--set", setting) == (2, "", line)
+
+
 def test_missing_packages_are_told_without_importing_the_engine(
-    run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    run: Run, installed: Callable[[str, str], None]
 ) -> None:
-    """An engine of someone else's, installed by its metadata alone; importing it would fail."""
-    (tmp_path / "someones_engine.py").write_text(
+    """Importing it would fail."""
+    installed(
+        "someones_engine",
         "import json\nPACKAGES = ('no_such_package_b', 'click')\n"
         "def create(context):\n    from no_such_package_a.part import thing\n"
-        "raise SystemExit('imported')\n"
+        "raise SystemExit('imported')\n",
     )
-    metadata = tmp_path / "someones-1.0.dist-info"
-    metadata.mkdir()
-    (metadata / "METADATA").write_text("Metadata-Version: 2.1\nName: someones\nVersion: 1.0\n")
-    (metadata / "entry_points.txt").write_text(
-        "[omnizmq.engines]\nsomeones = someones_engine:create\nlost = not_there.engine:create\n"
-    )
-    monkeypatch.syspath_prepend(str(tmp_path))
     code, out, _ = run("synthetic", "--set", "stage.talker.engine=someones", "--set", "stage.thinker.engine=lost")
     assert code == 0
     assert section(out, "engines")[:2] == [

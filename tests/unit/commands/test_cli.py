@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import subprocess
 import sys
@@ -86,6 +87,110 @@ def test_wrong_usage_is_one_line(
     assert said in err
     assert err.startswith("omnizmq")
     assert err.count("\n") == 1
+
+
+EARLY = {
+    "abort": [(), ("x",), ("x", "y"), ("x", "--connect", "nobody"), ("x", "--connect", "remote.json")],
+    "status": [("x",), (), ("--connect", ""), ("--nonsense",)],
+    "restart": [(), ("x",), ("x", "--timeout", "-1"), ("x", "--timeout", "soon")],
+    "drain": [(), ("x/0",), ("x/0", "--timeout", "-1"), ("x/0", "--undo", "--timeout", "1")],
+    "trace": [(), ("x",), ("x", "--last"), ("--last",), ("x", "--connect", "../d"), ("x", "--connect", "remote.json")],
+    "chat": [
+        ("hi", "--timeout", "0"),
+        ("hi", "--modalities", ","),
+        ("hi", "--modalities", "text", "--output", "reply.wav"),
+        ("hi", "--max-tokens", "many"),
+        ("hi", "--connect", "nobody"),
+        ("hi", "--connect", "nobody", "--config", "synthetic"),
+        ("hi", "--config", "nowhere.toml"),
+        ("hi", "--config", "synthetic", "--set", "router.max_queue=1"),
+        ("hi", "--param", "nonsense"),
+        ("", "--request-id", "x"),
+    ],
+    "check": [(), ("nowhere.toml",), ("synthetic", "--set", "x"), ("synthetic", "--set", "stage.talker.engine=x")],
+    "launch": [
+        (),
+        ("--config", "nowhere.toml"),
+        ("--config", "synthetic", "--set", "router.max_queue=1"),
+        ("--config", "synthetic", "--set", "stage.talker.options.crash=1"),
+        ("--config", "synthetic", "--name", "../d"),
+    ],
+    "install": [()],
+    "lunch": [()],
+}
+"""What fails before anything is done, of each command, and of one that there is not."""
+
+
+@pytest.mark.parametrize(("command", "arguments"), [(name, one) for name, all_ in EARLY.items() for one in all_])
+def test_with_json_a_failure_is_one_document_of_one_shape_and_nothing_else_differs(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, command: str, arguments: tuple[str, ...]
+) -> None:
+    code, out, err = run(capsys, monkeypatch, command, *arguments)
+    assert (out, err.count("\n")) == ("", 1)
+    assert err.startswith("omnizmq")
+    code_with_json, out, err_with_json = run(capsys, monkeypatch, command, *arguments, "--json")
+    found = json.loads(out)
+    assert code_with_json == code
+    if command != "install":  # which is wrong in another way now
+        assert err_with_json == err
+    error = found["error"]
+    assert set(error) == {"code", "message", "stage", "replica", "retriable"}
+    assert error["message"] in err_with_json
+    assert code == (2 if error["code"] in ("invalid_request", "invalid_config") else 1)
+    if command != "chat":  # which may have more to say of its request
+        assert list(found) == ["error"]
+
+
+def test_every_command_is_among_those_that_fail_early() -> None:
+    assert set(cli.COMMANDS) < set(EARLY)
+
+
+@pytest.mark.parametrize(
+    ("raised", "code", "said"),
+    [
+        (KeyboardInterrupt(), 130, "interrupted"),
+        (click.Abort(), 130, "interrupted"),
+        (errors.RouterLostError("gone"), 1, "router_lost"),
+        (PermissionError(errno.EACCES, "Permission denied", "/x"), 1, "internal_error"),
+        (BrokenPipeError(), 1, None),
+        (OSError(errno.ENOSPC, "No space left on device"), 1, None),
+    ],
+)
+def test_what_ends_a_command_is_in_the_document_unless_it_cannot_be_written(
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+    raised: BaseException,
+    code: int,
+    said: str | None,
+) -> None:
+    def fails(*_: object) -> None:
+        raise raised
+
+    from omnizmq.commands import status
+
+    monkeypatch.setattr(status, "_ask", fails)
+    monkeypatch.setattr(cli, "_discard_stdout", lambda: None)
+    got, out, _ = run(capsys, monkeypatch, "status", "--json")
+    assert got == code
+    assert (json.loads(out)["error"]["code"] if out else None) == said
+
+
+@pytest.mark.parametrize(("arguments", "code"), [(("status", "--json"), 1), (("abort", "--json"), 2)])
+def test_a_document_that_cannot_be_written_hides_neither_the_failure_nor_its_code(
+    arguments: tuple[str, ...], code: int
+) -> None:
+    with open("/dev/full", "wb") as full:
+        command = [sys.executable, "-m", "omnizmq", *arguments]
+        done = subprocess.run(command, stdout=full, stderr=subprocess.PIPE, text=True, timeout=60, check=False)
+    assert done.returncode == code
+    assert "No space left" not in done.stderr
+    assert done.stderr.count("\n") == 1
+
+
+def test_an_argument_that_looks_like_it_wants_no_document(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert run(capsys, monkeypatch, "abort", "--", "--json")[:2] == (1, "")
 
 
 @pytest.mark.parametrize("arguments", [("status",), ("abort", "x"), ("restart", "x"), ("drain", "x/0")])

@@ -12,13 +12,19 @@ import pytest
 
 from omnizmq.commands import launch
 
-READY: dict[str, object] = {"name": "x", "endpoint": "ipc:///x", "pid": 7, "stages": ["a", "b"]}
+READY: dict[str, object] = {"name": "x", "endpoint": "ipc:///x", "pid": 7, "stages": ["a", "b"], "remote": None}
 
 
 def test_lines_for_people(capsys: pytest.CaptureFixture[str]) -> None:
     launch._plain_lines("loading", {"replica": "a/0", "text": "starting"})
     launch._plain_lines("ready", READY)
     assert capsys.readouterr() == ("ready: x (a, b) at ipc:///x, pid 7\n", "a/0: starting\n")
+
+
+def test_w2_the_ready_line_names_the_file_that_a_client_elsewhere_needs(capsys: pytest.CaptureFixture[str]) -> None:
+    launch._plain_lines("ready", {**READY, "remote": {"endpoint": "tcp://h:5", "keys": "/state/x/remote.json"}})
+    told = "; from other machines at tcp://h:5 with /state/x/remote.json"
+    assert capsys.readouterr() == (f"ready: x (a, b) at ipc:///x, pid 7{told}\n", "")
 
 
 def test_lines_for_programs(capsys: pytest.CaptureFixture[str]) -> None:

@@ -205,6 +205,22 @@ class TestCommands:
         assert err.count("\n") == 1
 
     @pytest.mark.parametrize(
+        "arguments", [("status",), ("abort", "x"), ("restart", "talker"), ("drain", "talker/0"), ("chat", "hi")]
+    )
+    def test_f6_a_connection_that_ends_is_one_document_with_json(
+        self, run: Callable[..., tuple[int, str, str]], arguments: tuple[str, ...]
+    ) -> None:
+        with scripted_router(lambda frame: [wire.Bye("the deployment has stopped")]):  # noqa: ARG005
+            code, out, err = run(*arguments, "--json")
+        assert (code, err) == (1, f"omnizmq {arguments[0]}: the router is gone: the deployment has stopped\n")
+        error = json.loads(out)["error"]
+        assert (error["code"], error["retriable"], error["message"]) == (
+            "router_lost",
+            True,
+            "the router is gone: the deployment has stopped",
+        )
+
+    @pytest.mark.parametrize(
         "arguments", [("talker 0",), ("talker", "--timeout", "nan"), ("talker", "--timeout", "1e9")]
     )
     def test_what_cannot_be_asked_is_wrong_usage_too(
