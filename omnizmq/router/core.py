@@ -79,7 +79,7 @@ class RouterCore:
                 self._admit()
         except Exception as error:  # noqa: BLE001 (F1: what has been decided is done all the same)
             self.counters.router_errors += 1
-            state.effects.append(HandlingFailed(error))
+            state.effects.append(HandlingFailed(type(event).__name__, error))
         if self.draining and not self.requests and not self._drained:
             self._drained = True
             state.effects.append(Drained())

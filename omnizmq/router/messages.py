@@ -162,8 +162,9 @@ class Record(_Effect, frozen=True):
 
 
 class HandlingFailed(_Effect, frozen=True):
-    """An exception about the event; the effects before it are to be carried out. To be logged."""
+    """An exception about an event of this kind; the effects before it are to be carried out. To be logged."""
 
+    kind: str
     error: Exception
 
 

@@ -223,7 +223,7 @@ class RouterServer:
             case ReplicaReady():
                 self._hooks.ready(effect.replica)
             case HandlingFailed():
-                log.error("the router failed on an event", exc_info=effect.error)
+                log.error("the router failed on a %s", effect.kind, exc_info=effect.error)
             case Drained():
                 self._hooks.drained()
             case _:
