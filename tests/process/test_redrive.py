@@ -45,6 +45,13 @@ async def replicas(client: AsyncClient, stage: str) -> list[dict[str, Any]]:
     return found
 
 
+async def serves(client: AsyncClient) -> None:
+    """Somebody is back."""
+    async with asyncio.timeout(30):
+        while not (await client.status())["ready"]:
+            await asyncio.sleep(0.05)
+
+
 async def ready_again(client: AsyncClient, stage: str, incarnations: Mapping[int, int]) -> None:
     for _ in range(500):
         now = await replicas(client, stage)
@@ -146,6 +153,7 @@ class TestARequestThatKills:
                 assert isinstance(error, ReplicaLostError)
                 assert error.stage == "talker"
                 assert text_of(deadly.outputs) in WORDS  # a part of it, once
+                await serves(client)
                 harmless = Asking(client, WORDS, request_id="harmless")
                 assert await harmless.error() is None
                 assert is_whole(harmless.outputs, "harmless")
