@@ -45,9 +45,7 @@ class Request:
     """One live request. `client` is None once its caller is gone. `attempts` are the present one and those before it
     that have still to be confirmed; `shunned` are the incarnations that it was lost with. `arrived`: when it came."""
 
-    def __init__(
-        self, client: bytes, submit: wire.Submit, plan: Plan, limits: RouterConfig, *, arrived: float = 0.0
-    ) -> None:
+    def __init__(self, client: bytes, submit: wire.Submit, plan: Plan, limits: RouterConfig, *, arrived: float) -> None:
         self.client: bytes | None = client
         self.submit = submit
         self.id = submit.request_id

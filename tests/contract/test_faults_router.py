@@ -33,8 +33,20 @@ def one_stage(*, router: dict[str, object] | None = None, **stage: object) -> Ro
     return RouterPlay(config("thinker:text", stages={"thinker": stage}, router=router or {}))
 
 
-def abort(client: str) -> ClientSent:
-    return ClientSent(client.encode(), Abort(1, "demo"))
+def aborting() -> RouterPlay:
+    """Alice has aborted hers, and the thinker has not confirmed."""
+    play = one_stage()
+    assert play >> play.submits("alice") << to("thinker/0", SubmitStage)
+    abort = ClientSent(b"alice", Abort(1, "demo"))
+    assert play >> abort << to("thinker/0", AbortStage) << to("alice", AbortAck)
+    return play
+
+
+def sleeps(play: RouterPlay) -> RouterPlay:
+    """A second passes, and then an hour in which the router itself is stopped."""
+    assert play.waits(1)
+    play.now += 3600
+    return play >> Ticked()
 
 
 def two_requests() -> RouterPlay:
@@ -216,23 +228,14 @@ class TestF2TheRoutersOwnSleep:
     """It could not see what others did meanwhile, so nobody has lost time by it, but for a caller's own deadline."""
 
     def test_f2_an_abort_is_not_left_behind(self) -> None:
-        play = one_stage()
-        assert play >> play.submits("alice") << to("thinker/0", SubmitStage)
-        assert play >> abort("alice") << to("thinker/0", AbortStage) << to("alice", AbortAck)
-        assert play.waits(1)
-        play.now += 3600
-        _ = play >> Ticked()
-        assert play, "the worker's confirmation is still in the socket"
+        play = aborting()
+        assert sleeps(play), "the worker's confirmation is still in the socket"
         assert play >> play.finishes("thinker/0", REQUEST, "abort") << to("alice", Terminal, usage={"thinker": {}})
         assert play.is_empty()
 
     def test_f2_nor_are_its_five_seconds_longer_than_that(self) -> None:
-        play = one_stage()
-        assert play >> play.submits("alice") << to("thinker/0", SubmitStage)
-        assert play >> abort("alice") << to("thinker/0", AbortStage) << to("alice", AbortAck)
-        assert play.waits(1)
-        play.now += 3600
-        _ = play >> Ticked()
+        play = aborting()
+        assert sleeps(play)
         assert play.waits(3)
         assert play.waits(1) << to("alice", Terminal, usage_incomplete=["thinker"])
 
@@ -241,10 +244,7 @@ class TestF2TheRoutersOwnSleep:
         assert play >> play.submits("alice") << to("thinker/0", SubmitStage)
         assert play >> play.registers("thinker/0", REQUEST)
         assert play >> play.makes("thinker/0", REQUEST, 1, "Hi", last=True) << to("alice", Delivery)
-        assert play.waits(1)
-        play.now += 3600
-        _ = play >> Ticked()
-        assert play
+        assert sleeps(play)
         _ = play >> play.finishes("thinker/0", REQUEST, outputs=1, usage={"tokens": 1})
         assert play << to("alice", Terminal, finish_reason="stop", usage={"thinker": {"tokens": 1}})
 
@@ -252,30 +252,22 @@ class TestF2TheRoutersOwnSleep:
         play = one_stage(router={"redrive": "wait", "redrive_wait_s": 20.0})
         assert play >> play.submits("alice") << to("thinker/0", SubmitStage)
         assert play >> play.dies("thinker/0")
-        assert play.waits(1)
-        play.now += 3600
-        _ = play >> Ticked()
+        assert sleeps(play)
         assert play.waiting == [REQUEST]
         assert play.waits(18)
         assert play.waits(1) << to("alice", Terminal)
 
-    def test_w_an_operator_still_has_his_timeout(self) -> None:
+    def test_f2_an_operator_still_has_his_timeout(self) -> None:
         play = one_stage()
         assert play >> play.submits("alice") << to("thinker/0", SubmitStage)
         assert play >> play.orders("carol", "drain", "thinker/0", timeout_s=10)
-        assert play.waits(1)
-        play.now += 3600
-        _ = play >> Ticked()
-        assert play
+        assert sleeps(play)
         assert play.waits(10) << to("carol", Operated)
 
     def test_b2_a_callers_deadline_stands(self) -> None:
         play = one_stage()
         assert play >> play.submits("alice", deadline_s=60.0) << to("thinker/0", SubmitStage)
-        assert play.waits(1)
-        play.now += 3600
-        _ = play >> Ticked() << to("alice", Terminal) << to("thinker/0", AbortStage)
-        assert play
+        assert sleeps(play) << to("alice", Terminal) << to("thinker/0", AbortStage)
 
 
 class TestF3EarlierAttemptsAndDeadIncarnations:

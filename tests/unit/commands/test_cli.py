@@ -145,6 +145,16 @@ def test_every_command_is_among_those_that_fail_early() -> None:
     assert set(cli.COMMANDS) < set(EARLY)
 
 
+def status_raises(monkeypatch: pytest.MonkeyPatch, raised: BaseException) -> None:
+    from omnizmq.commands import status
+
+    def fails(*_: object) -> None:
+        raise raised
+
+    monkeypatch.setattr(status, "_ask", fails)
+    monkeypatch.setattr(cli, "_discard_stdout", lambda: None)
+
+
 @pytest.mark.parametrize(
     ("raised", "code", "said"),
     [
@@ -163,13 +173,7 @@ def test_what_ends_a_command_is_in_the_document_unless_it_cannot_be_written(
     code: int,
     said: str | None,
 ) -> None:
-    def fails(*_: object) -> None:
-        raise raised
-
-    from omnizmq.commands import status
-
-    monkeypatch.setattr(status, "_ask", fails)
-    monkeypatch.setattr(cli, "_discard_stdout", lambda: None)
+    status_raises(monkeypatch, raised)
     got, out, _ = run(capsys, monkeypatch, "status", "--json")
     assert got == code
     assert (json.loads(out)["error"]["code"] if out else None) == said
@@ -227,13 +231,7 @@ def test_exit_codes(
     code: int,
     said: str | None,
 ) -> None:
-    def fails(*_: object) -> None:
-        raise raised
-
-    from omnizmq.commands import status
-
-    monkeypatch.setattr(status, "_ask", fails)
-    monkeypatch.setattr(cli, "_discard_stdout", lambda: None)
+    status_raises(monkeypatch, raised)
     expected = "" if said is None else f"omnizmq status: {said}\n"
     got, _, err = run(capsys, monkeypatch, "status")
     assert (got, err.strip()) == (code, expected.strip())

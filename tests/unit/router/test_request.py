@@ -28,7 +28,7 @@ def request() -> tuple[Request, Pools]:
     for number, replica in enumerate(pools.replicas.values(), 1):
         replica.incarnation, replica.endpoint = number, f"ipc://{replica.id}"
     frame = submission(params={"thinker": {"temperature": 0.0, "top_p": 0.5}}, priority=3)
-    made = Request(b"alice", frame, PIPELINE.plan(None), CONFIG.router)
+    made = Request(b"alice", frame, PIPELINE.plan(None), CONFIG.router, arrived=0.0)
     made.attempt.bindings = {one.stage: Binding(one.id, one.incarnation) for one in pools.replicas.values()}
     return made, pools
 
@@ -86,7 +86,7 @@ def test_b1_a_window_is_at_most_the_deployments_own() -> None:
     asked = [(1, 1), (7, 7), (8, 8), (9, 8), (1 << 40, 8)]
     limits = msgspec.structs.replace(CONFIG.router, output_window=8, output_window_mib=2)
     for window, given in asked:
-        again = Request(b"alice", submission(window=window), PIPELINE.plan(None), limits)
+        again = Request(b"alice", submission(window=window), PIPELINE.plan(None), limits, arrived=0.0)
         again.attempt.bindings = made.attempt.bindings
         submitted = again.submission("thinker", pools)
         assert (submitted.window, submitted.window_bytes) == (given, 2 << 20)
