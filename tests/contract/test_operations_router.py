@@ -290,6 +290,17 @@ class TestF2Restart:
             assert play >> play.dies("thinker/0", "exit code 1") << to("alice", Terminal) << effect(Drained)
         assert len(play.core.operations) == 0
 
+    def test_b3_when_the_deployment_stops_no_order_is_left_that_nothing_ends(self) -> None:
+        """A restart whose replica has not been told to end, and a drain."""
+        play = busy(replicas=2)
+        assert begin_restart(play)
+        assert play >> play.submits("bob", "other") << to("thinker/1", SubmitStage)
+        assert play >> play.orders("carol", "drain", "thinker/1", call=7)
+        assert len(play.core.operations) == 2
+        assert play >> DrainAsked() << to("operator", Operated, call=1) << to("carol", Operated, call=7)
+        assert len(play.core.operations) == 0
+        assert (state(play), state(play, "thinker/1")) == ("ready", "draining")
+
     def test_f2_who_does_not_end_in_time_stops_it_and_all_serve_as_before(self) -> None:
         play = busy(replicas=2)
         assert begin_restart(play, "thinker", timeout_s=5.0)

@@ -48,3 +48,11 @@ def test_f2_those_of_some_kinds_are_due_later_and_the_others_as_they_were() -> N
     while (at := timers.next()) is not None:
         due += [(at, timer.request_id) for timer in timers.due(at)]
     assert due == [(2.0, "deadline2"), (3.5, "grace1"), (4.0, "deadline4"), (5.5, "abort3")]
+
+
+def test_f2_who_is_postponed_lets_the_others_go_first() -> None:
+    timers = Timers()
+    for at in range(8):
+        timers.add(float(at), str(at), "abort" if at < 4 else "deadline", 1)
+    timers.postpone(("abort",), 10.0)
+    assert [timer.request_id for timer in timers.due(20.0)] == [*"45670123"]
