@@ -666,14 +666,18 @@ class TestParts:
                 _for_ever(lambda: dealer.send(packer.pack(wire.FeedStage("demo", next(sent), "s", bytes(1 << 20)))))
             went = next(sent) - 1
             got: list[int] = []
-            while not got or got[-1] != -1:
-                await asyncio.sleep(0)
-                while raw.poll(0):
-                    frame = unpacker.unpack(raw.recv_multipart()[1])
-                    if isinstance(frame, wire.FeedStage):
-                        got.append(frame.attempt)
-                if len(got) == went:
-                    dealer.send(packer.pack(wire.FeedStage("demo", -1, "s", b"the end")))
+
+            async def receive(messages: int) -> None:
+                while len(got) < messages:
+                    await asyncio.sleep(0)
+                    while raw.poll(0):
+                        frame = unpacker.unpack(raw.recv_multipart()[1])
+                        if isinstance(frame, wire.FeedStage):
+                            got.append(frame.attempt)
+
+            await receive(went)
+            dealer.send(packer.pack(wire.FeedStage("demo", -1, "s", b"the end")))
+            await receive(went + 1)
             assert got == [*range(went), -1]
             assert not unpacker._open
 
