@@ -653,13 +653,17 @@ class TestParts:
 
         run(endpoint, play)
 
-    def test_w3_the_parts_of_a_message_go_all_or_none(self, endpoint: str, monkeypatch: pytest.MonkeyPatch) -> None:
-        """A receiver that got half of a message would keep it for ever."""
+    @pytest.mark.parametrize("limit", range(8, 13))
+    def test_w3_the_parts_of_a_message_go_all_or_none(
+        self, endpoint: str, monkeypatch: pytest.MonkeyPatch, limit: int
+    ) -> None:
+        """A receiver that got half of a message would keep it for ever. A message has five parts here, so that for some
+        of these limits the queue is full in the middle of one."""
         monkeypatch.setattr(transport, "HIGH_WATER_MARK", 4)
 
         async def play(net: Net) -> None:
             raw = net.raw_router()
-            dealer = net.dealer(limit=10)
+            dealer = net.dealer(limit=limit)
             packer, unpacker = wire.Packer(), wire.Unpacker(wire.router_to_worker)
             sent = itertools.count()
             with pytest.raises(PeerFullError):
