@@ -256,6 +256,10 @@ def test_t1_t2_a_request_is_live_while_its_router_runs_and_has_not_ended_it(runn
         "since_ms": 1.0,
         "owner": "router",
         "text": "received, and not yet given to any replica",
+        "cause": "queue",
+        "stage": None,
+        "replica": None,
+        "reason_no_output": None,
     }
     bars = next(line for line in run("demo").stdout.splitlines() if line.startswith("times in ms"))
     assert float(bars.split("to ")[1].split(":")[0]) >= 10_000

@@ -80,7 +80,7 @@ def test_a_message_cannot_steer_the_terminal_nor_the_markup() -> None:
     error: dict[str, Any] = {"error_code": "stage_error", "error_message": "\x1b[2J\x07[red]boom\r\nbye"}
     facts = [*stories.started(), stories.terminal(99, "error", **error)]
     text = shown(summarize(facts, live=False))
-    assert "failed after 99 ms: stage_error: ?[2J?[red]boom??bye\n" in text
+    assert "failed after 99 ms: stage_error: ?[2J?[red]boom??bye; what was awaited: " in text
     assert "\x1b" not in text
 
 
