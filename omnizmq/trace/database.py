@@ -1,9 +1,9 @@
 """The trace's SQLite database: its schema, how it is opened, and what is written to it in one transaction (T1).
 
 Four tables: `runs` (one a writer: its process, and when it ended in good order), `requests` (in the order of arrival,
-each with the wall-clock time at which its run first heard of it, since monotonic clocks restart at boot), `facts`
-(of a request; they go with it), and `losses` (rows that never reached the disk). The version of the schema is SQLite's
-`user_version`; `application_id` tells a trace from any other database.
+each with the wall-clock time at which its run first heard of it, since monotonic clocks restart at boot, and how it
+ended), `facts` (of a request, in blocks; they go with it), and `losses` (rows that never reached the disk). The version
+of the schema is SQLite's `user_version`; `application_id` tells a trace from any other database.
 
 Here are the statements and nothing else: no threads, no queue, no policy. Errors of SQLite pass through a writer's
 functions as they are; a reader's become `NotFoundError` or `ConfigError` in one line.
@@ -20,8 +20,9 @@ from typing import NamedTuple
 from urllib.parse import quote
 
 from omnizmq.errors import ConfigError, NotFoundError
+from omnizmq.trace.packing import Block
 
-VERSION = 1
+VERSION = 2
 APPLICATION_ID = 0x6F7A7472
 FILE_NAME = "trace.db"
 
@@ -39,13 +40,15 @@ _SCHEMA = (
         ended INTEGER NOT NULL DEFAULT 0)""",
     """CREATE TABLE requests (
         id INTEGER PRIMARY KEY AUTOINCREMENT, run INTEGER NOT NULL, request_id TEXT NOT NULL UNIQUE,
-        external_id TEXT NOT NULL, wall_ns INTEGER NOT NULL)""",
+        external_id TEXT NOT NULL, wall_ns INTEGER NOT NULL, began_ns INTEGER NOT NULL, ended_ns INTEGER,
+        finish_reason TEXT, error_code TEXT)""",
     "CREATE INDEX requests_external ON requests (external_id)",
     "CREATE INDEX requests_wall ON requests (wall_ns)",
+    "CREATE INDEX requests_failed ON requests (id) WHERE error_code IS NOT NULL",
+    "CREATE INDEX requests_slow ON requests (ended_ns - began_ns) WHERE ended_ns IS NOT NULL",
     """CREATE TABLE facts (
         id INTEGER PRIMARY KEY, request INTEGER NOT NULL REFERENCES requests (id) ON DELETE CASCADE,
-        attempt INTEGER NOT NULL, at_ns INTEGER NOT NULL, owner TEXT NOT NULL, event TEXT NOT NULL, stage TEXT,
-        engine_id TEXT, detail TEXT NOT NULL)""",
+        block BLOB NOT NULL)""",
     "CREATE INDEX facts_request ON facts (request)",
     """CREATE TABLE losses (
         id INTEGER PRIMARY KEY, run INTEGER NOT NULL, rows INTEGER NOT NULL, first_ns INTEGER NOT NULL,
@@ -54,22 +57,18 @@ _SCHEMA = (
     f"PRAGMA user_version = {VERSION}",
 )
 
+_ADD_REQUEST = """
+    INSERT INTO requests (run, request_id, external_id, wall_ns, began_ns, ended_ns, finish_reason, error_code)
+    VALUES (?, ?, ?, ?, ?, ?, ?, ?) ON CONFLICT (request_id) DO UPDATE SET
+    ended_ns = coalesce(excluded.ended_ns, ended_ns), finish_reason = coalesce(excluded.finish_reason, finish_reason),
+    error_code = coalesce(excluded.error_code, error_code) RETURNING id"""
+_END_REQUEST = "UPDATE requests SET ended_ns = ?, finish_reason = ?, error_code = ? WHERE id = ?"
+_NO_END = (None, None, None)
+
+_MAX_KNOWN = 4096
+"""Requests whose ids are remembered, so that what follows of them is stored without a search."""
+
 _logger = logging.getLogger(__name__)
-
-
-class Row(NamedTuple):
-    """A fact as it is stored. `wall_ns`: nanoseconds since 1970 at which it was appended; `detail`: a JSON object."""
-
-    request_id: str
-    external_id: str
-    wall_ns: int
-    attempt: int
-    at_ns: int
-    owner: str
-    event: str
-    stage: str | None
-    engine_id: str | None
-    detail: str
 
 
 class Loss(NamedTuple):
@@ -91,6 +90,7 @@ class Database:
         one of SQLite's file system layers. Raises `OSError` where the folder cannot be made.
         """
         path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        self._known: dict[str, int] = {}  # request id -> id of its row
         try:
             self._open(path, vfs, token, pid)
         except (_UnusableError, sqlite3.DatabaseError) as error:
@@ -125,26 +125,31 @@ class Database:
             run = execute("INSERT INTO runs (token, pid, journal_mode) VALUES (?, ?, ?)", row).lastrowid
         return int(run)
 
-    def add(self, rows: Sequence[Row], losses: Sequence[Loss]) -> None:
-        """All of it in one transaction, or none of it and the error."""
-        requests: dict[str, tuple[int, str, str, int]] = {}
-        for row in rows:
-            requests.setdefault(row.request_id, (self._run, row.request_id, row.external_id, row.wall_ns))
-        with _Transaction(self._connection) as connection:
-            connection.executemany(
-                "INSERT INTO requests (run, request_id, external_id, wall_ns) VALUES (?, ?, ?, ?)"
-                " ON CONFLICT (request_id) DO NOTHING",
-                requests.values(),
-            )
-            connection.executemany(
-                "INSERT INTO facts (request, attempt, at_ns, owner, event, stage, engine_id, detail)"
-                " SELECT id, ?, ?, ?, ?, ?, ?, ? FROM requests WHERE request_id = ?",
-                [(*row[3:], row.request_id) for row in rows],
-            )
-            connection.executemany(
-                "INSERT INTO losses (run, rows, first_ns, last_ns, why) VALUES (?, ?, ?, ?, ?)",
-                [(self._run, *loss) for loss in losses],
-            )
+    def add(self, blocks: Sequence[Block], losses: Sequence[Loss], *, wall_ns: int) -> None:
+        """All of it in one transaction, or none of it and the error. `wall_ns`: nanoseconds since 1970, now."""
+        try:
+            with _Transaction(self._connection) as connection:
+                rows = [(self._request(block, wall_ns), block.data) for block in blocks]
+                connection.executemany("INSERT INTO facts (request, block) VALUES (?, ?)", rows)
+                connection.executemany(
+                    "INSERT INTO losses (run, rows, first_ns, last_ns, why) VALUES (?, ?, ?, ?, ?)",
+                    [(self._run, *loss) for loss in losses],
+                )
+        except sqlite3.Error:
+            self._known.clear()
+            raise
+        if len(self._known) > _MAX_KNOWN:
+            self._known.clear()
+
+    def _request(self, block: Block, wall_ns: int) -> int:
+        """The id of the block's request, which is there afterwards, and has ended if the block says so."""
+        id_ = self._known.get(block.request_id)
+        if id_ is None:
+            row = (self._run, block.request_id, block.external_id, wall_ns, block.began_ns, *(block.end or _NO_END))
+            id_ = self._known[block.request_id] = int(self._connection.execute(_ADD_REQUEST, row).fetchone()[0])
+        elif block.end is not None:
+            self._connection.execute(_END_REQUEST, (*block.end, id_))
+        return id_
 
     def prune(self, *, max_bytes: int, oldest_wall_ns: int) -> None:
         """Drop requests that arrived before `oldest_wall_ns`, then the oldest until the file has at most `max_bytes`.
@@ -167,6 +172,7 @@ class Database:
             execute("DELETE FROM runs WHERE id <> ? AND id NOT IN (SELECT run FROM requests)", (self._run,))
             execute("DELETE FROM losses WHERE run NOT IN (SELECT id FROM runs)")
             execute("DELETE FROM losses WHERE id <= (SELECT max(id) FROM losses) - ?", (MAX_LOSSES,))
+        self._known.clear()  # some of them are gone
         # As a script, because `execute` would stop after the first page.
         self._connection.executescript("PRAGMA incremental_vacuum")
 

@@ -13,15 +13,15 @@ from contextlib import redirect_stderr, redirect_stdout
 from pathlib import Path
 from typing import NamedTuple
 
-import msgspec
 import pytest
 from support import trace_stories as stories
 
 from omnizmq.cli import main
 from omnizmq.protocol import VERSION
 from omnizmq.runtime import Deployment, RuntimeDir, state_dir
-from omnizmq.trace.database import FILE_NAME, Database, Row
+from omnizmq.trace.database import FILE_NAME, Database
 from omnizmq.trace.facts import Fact
+from omnizmq.trace.packing import pack
 from omnizmq.trace.store import TraceWriter
 from omnizmq.trace.summary import summarize
 
@@ -38,13 +38,8 @@ def _directories(home: Path) -> None:
 def store(name: str, facts: list[Fact], *, wall_s: int, pid: int = 1, token: str | None = None) -> None:
     """A trace as a writer leaves it that was killed, at a known wall-clock time."""
     database = Database(state_dir(name) / FILE_NAME, token=token or f"{pid} {wall_s}", pid=pid)
-    database.add([row(fact, STARTED + wall_s * SECOND) for fact in facts], [])
+    database.add([pack([fact]) for fact in facts], [], wall_ns=STARTED + wall_s * SECOND)
     database.close()
-
-
-def row(fact: Fact, wall_ns: int) -> Row:
-    fields = msgspec.structs.asdict(fact)
-    return Row(**(fields | {"wall_ns": wall_ns, "detail": json.dumps(fact.detail)}))
 
 
 def endpoint(name: str) -> str:

@@ -20,9 +20,10 @@ from support import trace_stories as stories
 from omnizmq.errors import ConfigError, NotFoundError
 from omnizmq.protocol import Value
 from omnizmq.trace import database, store
-from omnizmq.trace.database import Database, Loss, Row
+from omnizmq.trace.database import Database, Loss
 from omnizmq.trace.facts import Fact
-from omnizmq.trace.store import MAX_DETAIL_CHARS, TraceReader, TraceWriter
+from omnizmq.trace.packing import MAX_DETAIL_CHARS, Block, pack
+from omnizmq.trace.store import Outcome, TraceReader, TraceWriter
 from omnizmq.trace.timeline import Timeline
 from omnizmq.trace.verdict import judge
 
@@ -178,6 +179,68 @@ def test_append_is_safe_from_many_threads(path: Path, writer_at: Open) -> None:
         assert [len(reader.facts(request(number))) for number in range(4)] == [500] * 4
 
 
+def ended(number: int, took_ms: float, code: str | None = None, *, event: str = "terminal") -> list[Fact]:
+    """A request that began a while after the one before it."""
+    request_id, began_ms = request(number), number * 1000.0
+    detail: dict[str, Value] = {"code": code} if event == "refused" else {"finish_reason": "error" if code else "stop"}
+    if code and event == "terminal":
+        detail["error_code"] = code
+    return [
+        stories.fact(began_ms, "asked", request_id=request_id),
+        stories.fact(began_ms + took_ms, event, detail=detail, request_id=request_id),
+    ]
+
+
+@pytest.mark.parametrize("later", [False, True], ids=["in one batch", "its end in a later batch"])
+def test_t1_failed_and_slow_requests_are_found_by_how_they_ended(later: bool, path: Path, writer_at: Open) -> None:
+    writer = writer_at(path)
+    lives = [
+        ended(1, 30),
+        ended(2, 10, "stage_error"),
+        ended(3, 20),
+        ended(4, 40, "replica_lost"),
+        ended(5, 1, "overloaded", event="refused"),
+        [asked(request(6))],
+    ]
+    for life in lives:
+        writer.append(life[0])
+    if later:
+        writer.flush()
+    for life in lives:
+        for fact in life[1:]:
+            writer.append(fact)
+    for life in lives:  # what is left of a request that has ended does not change how
+        writer.append(now(life[0].request_id, "cleaned"))
+    assert writer.flush()
+    with TraceReader(path) as reader:
+        failed, slow = reader.failed(9), reader.slow(3)
+        assert [one.request_id for one in reader.failed(2)] == [request(5), request(4)]
+        wall_ns = reader.about(request(4)).wall_ns
+    assert [(one.request_id, one.finish_reason, one.error_code) for one in failed] == [
+        (request(5), "refused", "overloaded"),
+        (request(4), "error", "replica_lost"),
+        (request(2), "error", "stage_error"),
+    ]
+    assert slow == [
+        Outcome(request(4), "demo", wall_ns, 40.0, "error", "replica_lost"),
+        Outcome(request(1), "demo", wall_ns, 30.0, "stop", None),
+        Outcome(request(3), "demo", wall_ns, 20.0, "stop", None),
+    ]
+
+
+def test_t1_how_a_request_ended_stays_when_a_later_run_tells_more_of_it(path: Path, writer_at: Open) -> None:
+    writer = writer_at(path)
+    for fact in ended(1, 30, "stage_error"):
+        writer.append(fact)
+    writer.close()
+    writer = writer_at(path)
+    writer.append(now(request(1), "cleaned"))
+    writer.flush()
+    with TraceReader(path) as reader:
+        assert [one.error_code for one in reader.failed(9)] == ["stage_error"]
+        assert [one.duration_ms for one in reader.slow(9)] == [30.0]
+
+
 def test_a_long_text_is_cut(path: Path, writer_at: Open) -> None:
     writer = writer_at(path)
     writer.append(stories.fact(1, "terminal", "talker", {"error_message": "x" * 10**6, "outputs": 3}))
@@ -209,6 +272,17 @@ def test_w1_a_fact_that_cannot_be_stored_costs_no_other_request_anything(
         assert reader.last(9) == [request(3), request(1)]
 
 
+def test_w1_a_fact_that_cannot_be_stored_costs_its_own_request_nothing_else(path: Path, writer_at: Open) -> None:
+    writer = writer_at(path)
+    bad = Fact(request(1), "demo", 1, time.monotonic_ns(), "router", "queued", detail={"why": "\ud800"})
+    for fact in (now(request(1)), bad, now(request(1), "terminal")):
+        writer.append(fact)
+    assert writer.flush()
+    assert writer.dropped == 1
+    with TraceReader(path) as reader:
+        assert [fact.event for fact in reader.facts(request(1))] == ["received", "terminal", "dropped"]
+
+
 def test_after_close_facts_are_counted_and_nobody_waits(path: Path, writer_at: Open) -> None:
     writer = writer_at(path)
     writer.close()
@@ -225,9 +299,9 @@ def test_facts_are_gathered_before_they_are_written_but_not_when_a_flush_waits(
     batches: list[int] = []
     add = Database.add
 
-    def counted(self: Database, rows: Sequence[Row], losses: Sequence[Loss]) -> None:
-        batches.append(len(rows))
-        add(self, rows, losses)
+    def counted(self: Database, blocks: Sequence[Block], losses: Sequence[Loss], *, wall_ns: int) -> None:
+        batches.append(sum(block.rows for block in blocks))
+        add(self, blocks, losses, wall_ns=wall_ns)
 
     monkeypatch.setattr(Database, "add", counted)
     writer = writer_at(path)
@@ -259,22 +333,22 @@ def test_b1_the_oldest_requests_go_when_the_file_has_its_size(path: Path, writer
 
 def test_t1_a_request_is_as_old_as_its_first_fact(path: Path) -> None:
     trace = Database(path, token="t", pid=1)
-    trace.add([row(request(1), 10), row(request(1), 20)], [])
-    trace.add([row(request(1), 30)], [])
+    trace.add([pack([asked(request(1)), now(request(1))])], [], wall_ns=10)
+    trace.add([pack([now(request(1))])], [], wall_ns=30)
     trace.close()
+    again = Database(path, token="t", pid=1)
+    again.add([pack([now(request(1))])], [], wall_ns=40)
+    again.close()
     with TraceReader(path) as reader:
         assert reader.about(request(1)).wall_ns == 10
-        assert len(reader.facts(request(1))) == 3
-
-
-def row(request_id: str, wall_ns: int) -> Row:
-    return Row(request_id, "demo", wall_ns, 1, 5, "client", "asked", None, None, "{}")
+        assert len(reader.facts(request(1))) == 4
 
 
 def test_b1_requests_past_their_age_go_with_the_next_batch(path: Path, writer_at: Open) -> None:
     day = 24 * 3600 * 10**9
     old = Database(path, token="old", pid=1)
-    old.add([row(request(1), time.time_ns() - 8 * day), row(request(2), time.time_ns() - 6 * day)], [])
+    old.add([pack([asked(request(1))])], [], wall_ns=time.time_ns() - 8 * day)
+    old.add([pack([asked(request(2))])], [], wall_ns=time.time_ns() - 6 * day)
     old.close()
     writer = writer_at(path, max_age_days=7.0)
     writer.append(asked(request(3)))
@@ -384,6 +458,7 @@ def test_a_full_disk_drops_rows_counts_them_and_says_so_when_there_is_room_again
     assert writer.failure is None
     with TraceReader(path) as reader:
         facts = reader.facts(request(1))
+        assert [(loss.rows, loss.why) for loss in reader.losses()] == [(3, "database or disk is full")]
     assert [fact.event for fact in facts] == ["received", "queued", "dropped"]
     assert facts[-1].detail == {"rows": 3, "why": "database or disk is full"}
     assert losses(path) == [(3, "database or disk is full")]
@@ -536,7 +611,7 @@ def make_garbage(path: Path) -> None:
 
 def make_trace(path: Path) -> None:
     trace = Database(path, token="t", pid=1)
-    trace.add([row(request(number), time.time_ns()) for number in range(500)], [])
+    trace.add([pack([asked(request(number))]) for number in range(500)], [], wall_ns=time.time_ns())
     trace.close()
 
 
@@ -570,7 +645,7 @@ NO_TRACES: list[tuple[Callable[[Path], object], type[Exception], str]] = [
     (Path.touch, NotFoundError, "is still empty"),
     (Path.mkdir, ConfigError, "cannot be read as a trace database: "),
     (make_foreign, ConfigError, "is a database, but no trace of omnizmq: name a trace of this version, or delete"),
-    (make_newer, ConfigError, "is a trace of schema version 7, and this omnizmq knows version 1: name a trace"),
+    (make_newer, ConfigError, "is a trace of schema version 7, and this omnizmq knows version 2: name a trace"),
     (make_garbage, ConfigError, "cannot be read as a trace database: file is not a database"),
 ]
 
