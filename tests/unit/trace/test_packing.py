@@ -56,7 +56,10 @@ def test_a_block_says_when_its_request_began_and_how_it_ended() -> None:
 NO_ENGINE_ID = msgspec.msgpack.encode((["a"], [(1, 2, "router", "bound", None, 1, {})]))
 
 
-@pytest.mark.parametrize("garbage", [b"", b"\x90", msgspec.msgpack.encode((["a"], [(1, 2)])), NO_ENGINE_ID])
-def test_what_is_no_block_is_refused(garbage: bytes) -> None:
-    with pytest.raises(ValueError):
+@pytest.mark.parametrize(
+    ("garbage", "why"),
+    [(b"", "truncated"), (b"\x90", "of length 2"), (NO_ENGINE_ID, "a fact names engine id 1 of 1")],
+)
+def test_what_is_no_block_is_refused(garbage: bytes, why: str) -> None:
+    with pytest.raises(ValueError, match=why):
         unpack(stories.REQUEST, "demo", [garbage])
