@@ -82,8 +82,8 @@ class _Candidate(NamedTuple):
 def find(id_: str | None, connect: str | None, *, quiet: bool = False) -> Found:
     """The request that bears the id, or the newest of all; its facts are those recorded so far.
 
-    A trace that cannot be read is complained of on stderr, unless `quiet`. Raises `NotFoundError` where there is none, and
-    `InvalidRequestError` for a `connect` that cannot be one.
+    A trace that cannot be read is complained of on stderr, unless `quiet`. Raises `NotFoundError` where there is no
+    such request, and `InvalidRequestError` for a `connect` that cannot be one.
     """
     from omnizmq.errors import NotFoundError
 

@@ -39,16 +39,25 @@ BLOCKS = Marks("·", "░", "█", "▒", "─", "×")
 ASCII = Marks(".", "-", "#", "=", "_", "x")
 
 
-def bar(stage: Document, events: Iterable[Document], end_ms: float, cells: int, marks: Marks = BLOCKS) -> str:
+def bar(
+    stage: Document,
+    events: Iterable[Document],
+    end_ms: float,
+    cells: int,
+    marks: Marks = BLOCKS,
+    *,
+    until_ms: float = math.inf,
+) -> str:
     """The stage's life on an axis of so many cells from 0 to `end_ms`; blank for one that was not submitted.
 
     `stage` is the summary's, `events` are those of this stage in this attempt. A cell shows what began last in it.
+    `until_ms`: when its attempt was given up, if it was.
     """
     begin = stage["submitted_ms"]
     if begin is None or end_ms <= 0:
         return " " * cells
     began = sorted(_phases(stage, events, marks), key=lambda phase: phase[0])
-    finish = min((at_ms for at_ms, mark in began if mark in (" ", marks.lost)), default=math.inf)
+    finish = min([until_ms, *(at_ms for at_ms, mark in began if mark in (" ", marks.lost))])
     drawn = ""
     for cell in range(cells):
         left, right = cell * end_ms / cells, (cell + 1) * end_ms / cells

@@ -6,6 +6,7 @@ is shown. Where a terminal is narrow, texts wrap and the least important columns
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from typing import IO, TYPE_CHECKING, Any
 
@@ -159,13 +160,21 @@ def _columns(
     kept.remove(least)
     taken = sum(column.width + len(GAP) for column in kept)
     cells = _PIPED_BAR if width is None else min(_MOST_BAR, max(MIN_FREE, width - taken))
-    bars = [bar(stage, _of(document, name, attempt), end_ms, cells, marks) for attempt, name, stage in rows]
+    bars = [
+        bar(stage, _of(document, name, attempt), end_ms, cells, marks, until_ms=_given_up(document, attempt))
+        for attempt, name, stage in rows
+    ]
     axis = Column("0" + f"{number(end_ms)} ms".rjust(cells - 1), bars)
     return [kept[0], axis, *kept[1:]], left_out, bars
 
 
 def _of(document: Document, stage: str, attempt: int) -> list[Document]:
     return [event for event in document["events"] if event.get("stage") == stage and event["attempt"] == attempt]
+
+
+def _given_up(document: Document, attempt: int) -> float:
+    """When the next attempt began."""
+    return min((event["at_ms"] for event in document["events"] if event["attempt"] > attempt), default=math.inf)
 
 
 def _note(left_out: Sequence[str], width: int | None) -> list[Line]:
