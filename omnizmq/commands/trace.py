@@ -92,10 +92,11 @@ def _written(perfetto: Path | None, requests: Sequence[Sequence[Fact]]) -> dict[
     """The file, where one is wanted; and what the document says of it. Where it cannot be written, none is left."""
     if perfetto is None:
         return {}
-    from omnizmq.commands.saving import save
-    from omnizmq.trace.perfetto import encode
+    from importlib import import_module
 
-    save(perfetto, encode(requests))
+    from omnizmq.commands.saving import save
+
+    save(perfetto, import_module("omnizmq.trace.perfetto").encode(requests))
     click.echo(f"omnizmq trace: wrote {perfetto}; open it at https://ui.perfetto.dev", err=True)
     return {"perfetto": str(perfetto)}
 
