@@ -220,6 +220,15 @@ class RouterConfig(Section, frozen=True):
     trace_max_age_days: Days = 7.0
     """Traces older than this are dropped."""
 
+    trace: bool = True
+    """Off: nothing is recorded of any request. `omnizmq trace` then knows live requests alone."""
+
+    trace_chunks: bool = False
+    """Each chunk of each edge becomes a fact at both its ends. Costs two frames and two rows a chunk."""
+
+    trace_contents: bool = False
+    """Prompts and outputs are stored with the trace, of text the first 4096 characters. Off: none ever is."""
+
 
 class Config(Section, frozen=True, kw_only=True):
     """A deployment."""

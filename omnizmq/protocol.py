@@ -21,7 +21,7 @@ import msgspec
 
 from omnizmq.errors import InvalidRequestError, OmnizmqError, ProtocolError, from_code
 
-VERSION = 3
+VERSION = 4
 """Raised by one with every change of a frame. Peers of different versions refuse each other."""
 
 FRAME_BYTES = 1 << 20
@@ -193,13 +193,15 @@ class ErrorInfo(_Wire, frozen=True):
 
 
 class EdgeCount(_Wire, frozen=True):
-    """What a producer sent over one edge for one request. Times are CLOCK_MONOTONIC, in nanoseconds; 0: none."""
+    """What a producer sent over one edge for one request. Times are CLOCK_MONOTONIC, in nanoseconds; 0: none.
+    `parked_ns`: for how long in all the request could not go on because of this edge."""
 
     target: str
     chunks: int
     bytes: int
     first_ns: int
     last_ns: int
+    parked_ns: int
 
 
 class ArrayData(_Wire, frozen=True):
@@ -314,7 +316,8 @@ class Refused(_Frame, frozen=True):
 
 class Submit(_Frame, frozen=True):
     """A request. `modalities` None: all that the pipeline has. `window`: outputs of each final stage that may go
-    unconsumed (B1); more than the deployment's own window means that one."""
+    unconsumed (B1); more than the deployment's own window means that one. `traceparent`: the caller's span, as in W3C
+    Trace Context."""
 
     request_id: str
     external_id: str
@@ -326,6 +329,7 @@ class Submit(_Frame, frozen=True):
     affinity: str | None
     window: int
     at_ns: int
+    traceparent: str | None
 
 
 class Abort(_Frame, frozen=True):
@@ -345,6 +349,13 @@ class Consumed(_Frame, frozen=True):
 
 class AskStatus(_Frame, frozen=True):
     call: int
+
+
+class AskTrace(_Frame, frozen=True):
+    """Where a live request is, now: by its request id, or the newest that bears this external id (T1)."""
+
+    call: int
+    id: str
 
 
 class Operate(_Frame, frozen=True):
@@ -414,6 +425,13 @@ class Status(_Frame, frozen=True):
     json: bytes
 
 
+class Traced(_Frame, frozen=True):
+    """The answer to `AskTrace`: a JSON document, as `AsyncClient.inspect` says; None: no such request is live."""
+
+    call: int
+    json: bytes | None
+
+
 # --- Router and worker ---------------------------------------------------------------------------------------------
 
 
@@ -421,7 +439,7 @@ class SubmitStage(_Frame, frozen=True):
     """Work for a stage: its own submission, at most once an attempt (S2). Without a prompt, input comes over edges.
 
     Of a final stage's outputs at most `window`, and `window_bytes` bytes of content beyond the first, go unread by the
-    caller; of those of earlier attempts it has still to read `unread` (B1).
+    caller; of those of earlier attempts it has still to read `unread` (B1). `traceparent` is this stage's span.
     """
 
     request_id: str
@@ -438,6 +456,7 @@ class SubmitStage(_Frame, frozen=True):
     unread: int
     sources: list[Source]
     targets: list[Target]
+    traceparent: str
 
 
 class FeedStage(_Frame, frozen=True):
@@ -460,6 +479,14 @@ class OutputCredit(_Frame, frozen=True):
 
 
 class AbortStage(_Frame, frozen=True):
+    request_id: str
+    attempt: int
+
+
+class AskStage(_Frame, frozen=True):
+    """What the worker knows of an attempt, now: its gate, its edges, its credits (T1)."""
+
+    call: int
     request_id: str
     attempt: int
 
@@ -487,13 +514,90 @@ class PeerLost(_Frame, frozen=True):
 
 
 class StageFact(_Frame, frozen=True):
-    """One of the facts that are never derived from each other (S2): registered, input_ready, running, first_output."""
+    """One of the facts that are never derived from each other (S2): registered, input_ready, running, first_output; and
+    parked, with what it waits for. With `router.trace_chunks` also chunk_sent and chunk_came."""
 
     request_id: str
     attempt: int
     incarnation: int
     fact: str
     at_ns: int
+    detail: dict[str, Value]
+
+
+class InputState(_Wire, frozen=True):
+    """An edge in, at its consumer: chunks that came, and of these those that the engine has taken. `last_ns`: when the
+    last one came, CLOCK_MONOTONIC; 0: none has."""
+
+    source: str
+    replica: str
+    mode: str
+    received: int
+    taken: int
+    ended: bool
+    closed: bool
+    last_ns: int
+
+
+class EdgeState(_Wire, frozen=True):
+    """An edge out, at its producer. `full`: why no chunk may go: "credit" (`window` chunks are not consumed), "ring"
+    (the consumer holds its whole quota), "line" (others wait for room before it); None: one may. `holders`: other
+    requests that hold that consumer's part of the ring, those with the most bytes first."""
+
+    target: str
+    replica: str
+    mode: str
+    made: int
+    sent: int
+    consumed: int
+    window: int
+    bytes: int
+    ended: bool
+    closed: bool
+    last_ns: int
+    full: str | None
+    full_since_ns: int
+    held_bytes: int
+    quota_bytes: int
+    holders: list[str]
+
+
+class CallerState(_Wire, frozen=True):
+    """A final stage's way to its caller, at the stage: outputs sent, and of these those that the caller has read;
+    `waiting`: outputs that the window does not let go."""
+
+    sent: int
+    consumed: int
+    window: int
+    unread_bytes: int
+    window_bytes: int
+    waiting: int
+    full: bool
+    since_ns: int
+
+
+class StageAnswer(_Frame, frozen=True):
+    """The answer to `AskStage`. `state` is the gate's (`WorkState`), or GONE where it holds no such attempt; `since_ns`
+    since when, as far as it knows. `running` requests hold one of the engine's `slots`, `waiting` want one.
+    `made_ns`: when the engine last made something of this request, or was given something for it."""
+
+    call: int
+    request_id: str
+    attempt: int
+    incarnation: int
+    state: str
+    at_ns: int
+    since_ns: int
+    running: int
+    slots: int
+    waiting: int
+    engine: str
+    engine_since_ns: int
+    made_ns: int
+    outputs: int
+    inputs: list[InputState]
+    edges: list[EdgeState]
+    caller: CallerState | None
 
 
 class StagePaused(_Frame, frozen=True):
@@ -642,10 +746,10 @@ class Part(_Frame, frozen=True):
     data: bytes
 
 
-ClientToRouter = Submit | Abort | Consumed | AskStatus | Operate | Bye
-RouterToClient = Welcome | Refused | Ping | Delivery | Terminal | AbortAck | Status | Operated | Bye
-RouterToWorker = Welcome | Refused | Ping | SubmitStage | FeedStage | OutputCredit | AbortStage | PeerLost
-WorkerToRouter = Heartbeat | StageFact | StagePaused | Output | RelayContent | StageFinished
+ClientToRouter = Submit | Abort | Consumed | AskStatus | AskTrace | Operate | Bye
+RouterToClient = Welcome | Refused | Ping | Delivery | Terminal | AbortAck | Status | Traced | Operated | Bye
+RouterToWorker = Welcome | Refused | Ping | SubmitStage | FeedStage | OutputCredit | AbortStage | AskStage | PeerLost
+WorkerToRouter = Heartbeat | StageFact | StagePaused | Output | RelayContent | StageFinished | StageAnswer
 OnEdge = ChunkFrame | RingChunk | EdgeEnd | EdgeFailed
 ProducerToConsumer = OnEdge | RingOffer
 BackOnEdge = EdgeCredit | EdgeClosed

@@ -158,13 +158,17 @@ class AsyncClient:
         priority: int = 0,
         affinity: str | None = None,
         output_kind: OutputKind = "delta",
+        traceparent: str | None = None,
     ) -> AsyncGenerator[RequestOutput, None]:
         """Outputs as they come, then the terminal (`finished`), which carries no content.
 
         `request_id` is the external id; one is made when it is None. `params` maps a stage to its sampling parameters.
+        `traceparent` is the caller's span, as in W3C Trace Context: the request's own spans hang below it.
         Raises an `OmnizmqError` for a refusal and for a request that failed; an abort is no error.
         """
-        submit = self._submission(prompt, modalities, params, request_id, deadline_s, priority, affinity, output_kind)
+        submit = self._submission(
+            prompt, modalities, params, request_id, deadline_s, priority, affinity, output_kind, traceparent
+        )
         rid = submit.request_id
         self._table.open(rid, submit.external_id, output_kind)
         try:
@@ -200,6 +204,7 @@ class AsyncClient:
         priority: int,
         affinity: str | None,
         output_kind: OutputKind,
+        traceparent: str | None,
     ) -> wire.Submit:
         external_id = wire.check_external_id(request_id if request_id is not None else f"req-{secrets.token_hex(4)}")
         checked = as_prompt(prompt)
@@ -223,6 +228,7 @@ class AsyncClient:
             affinity=affinity,
             window=self._welcomed().output_window,
             at_ns=time.monotonic_ns(),
+            traceparent=traceparent,
         )
         return wire.check_submit(submit)
 
@@ -262,6 +268,18 @@ class AsyncClient:
         document: dict[str, Any] = msgspec.json.decode(answer)
         return document
 
+    async def inspect(self, request_id: str) -> dict[str, Any] | None:
+        """Where a live request is, now: what the router knows of it, and what the workers that have it say of their
+        gates, edges and credits (docs/tracing.md). By its request id, or the newest with this external id.
+
+        None: no such request is live. A worker that does not answer within half a second is named in `silent`.
+        """
+        if not isinstance(request_id, str):
+            raise InvalidRequestError(f"a request id is a string, not {request_id!r}")
+        answer = await self._ask(wire.AskTrace(self._next_call(), request_id))
+        assert answer is None or isinstance(answer, bytes)
+        return None if answer is None else msgspec.json.decode(answer)
+
     async def restart(self, target: str, *, timeout_s: float = ORDER_TIMEOUT_S, force: bool = False) -> None:
         """Replace the processes of a stage (`"talker"`), one replica after the other, or that of one (`"talker/0"`).
 
@@ -293,7 +311,7 @@ class AsyncClient:
         return self._call
 
     async def _ask(
-        self, frame: wire.Abort | wire.AskStatus | wire.Operate, *, patient: bool = False
+        self, frame: wire.Abort | wire.AskStatus | wire.AskTrace | wire.Operate, *, patient: bool = False
     ) -> int | bytes | None:
         answer = self._calls[frame.call] = asyncio.get_running_loop().create_future()
         try:

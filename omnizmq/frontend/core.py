@@ -39,7 +39,8 @@ class Credit(NamedTuple):
 
 
 class Answer(NamedTuple):
-    """A call of ours was answered: an abort with a count, a status with JSON, an order with None, or its error."""
+    """A call of ours was answered: an abort with a count, a status or a question about a request with JSON, one about a
+    request that is not live and an order with None; or with its error."""
 
     call: int
     value: int | bytes | OmnizmqError | None
@@ -116,7 +117,7 @@ class ClientTable:
                 return self._refused(frame)
             case wire.AbortAck():
                 return [Answer(frame.call, frame.matched)]
-            case wire.Status():
+            case wire.Status() | wire.Traced():
                 return [Answer(frame.call, frame.json)]
             case wire.Operated():
                 return [Answer(frame.call, None if frame.error is None else frame.error.exception())]

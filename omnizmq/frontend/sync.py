@@ -85,6 +85,7 @@ class Client:
         priority: int = 0,
         affinity: str | None = None,
         output_kind: OutputKind = "delta",
+        traceparent: str | None = None,
     ) -> Iterator[RequestOutput]:
         """As `AsyncClient.generate`; closing the iterator aborts the request."""
         outputs = self._client.generate(
@@ -96,6 +97,7 @@ class Client:
             priority=priority,
             affinity=affinity,
             output_kind=output_kind,
+            traceparent=traceparent,
         )
         try:
             while True:
@@ -114,6 +116,10 @@ class Client:
     def status(self) -> dict[str, Any]:
         """The document of `omnizmq status --json`."""
         return self._wait(self._client.status())
+
+    def inspect(self, request_id: str) -> dict[str, Any] | None:
+        """As `AsyncClient.inspect`: where a live request is, now; None where no such request is live."""
+        return self._wait(self._client.inspect(request_id))
 
     def restart(self, target: str, *, timeout_s: float = ORDER_TIMEOUT_S, force: bool = False) -> None:
         """As `AsyncClient.restart`: replace the processes of a stage or of one replica."""

@@ -10,6 +10,7 @@ from collections.abc import Iterator
 
 from omnizmq.config import RouterConfig
 from omnizmq.errors import OverloadedError, UnavailableError
+from omnizmq.protocol import Value
 from omnizmq.router.pools import Binding, Pools
 from omnizmq.router.queue import Line, Queue
 from omnizmq.router.request import Request
@@ -17,6 +18,9 @@ from omnizmq.router.table import Table
 
 STARVING = 4
 """A request that has waited so many times `priority_age_s` keeps the places that it needs from all behind it."""
+
+
+_LACK = ("why", "lacks", "replicas")
 
 
 class Admission:
@@ -57,6 +61,14 @@ class Admission:
     def wait(self, request: Request, now: float) -> None:
         priority = request.submit.priority
         self.queue.add(request.id, request.line, priority=priority, arrived=request.arrived, since=now)
+
+    def lack(self, request: Request) -> dict[str, Value]:
+        """Why one that waits has no replicas: the stage that has none for it, or those before it (T2)."""
+        queue, plan = self.queue, request.plan
+        lack = self._pools.lack(plan.names, request.submit.affinity, request.shunned)
+        where: dict[str, Value] = {"why": "behind"} if lack is None else dict(zip(_LACK, lack, strict=True))
+        since_ns = int(queue.since(request.id) * 1e9)
+        return where | {"ahead": queue.ahead(request.id), "since_ns": since_ns}
 
     def decide(self, now: float) -> Iterator[tuple[Request, dict[str, Binding] | UnavailableError]]:
         """In the order of the queue: those that have their replicas now, which have left it, and those that nobody will

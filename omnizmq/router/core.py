@@ -13,9 +13,10 @@ from typing import assert_never
 from omnizmq import protocol as wire
 from omnizmq.config import Config
 from omnizmq.errors import InvalidRequestError, OmnizmqError, UnavailableError
-from omnizmq.router import door, health
+from omnizmq.router import contents, door, health
 from omnizmq.router import lifecycle as life
 from omnizmq.router.driver import Driver
+from omnizmq.router.inquiries import Inquiries
 from omnizmq.router.messages import (
     ClientGone,
     ClientSent,
@@ -61,6 +62,7 @@ class RouterCore:
         self._drained = False
         self._driver = Driver(state)
         self._reports = Reports(state, self._driver)
+        self._inquiries = Inquiries(state)
         self._ticked = 0.0
         self._beaten = 0.0
 
@@ -77,6 +79,8 @@ class RouterCore:
                 state.may_admit = True
             if (state.may_admit and state.admission.concerned) or state.admission.due(now):
                 self._admit()
+            if self._inquiries:
+                state.effects += self._inquiries.due()
         except Exception as error:  # noqa: BLE001 (F1: what has been decided is done all the same)
             self.counters.router_errors += 1
             state.effects.append(HandlingFailed(type(event).__name__, error))
@@ -92,7 +96,7 @@ class RouterCore:
         """
         limits = self.config.router
         wanted = min(self._beaten + limits.heartbeat_interval_s, self._ticked + limits.heartbeat_timeout_s / 4)
-        for at in (self.state.timers.next(), self.state.admission.next()):
+        for at in (self.state.timers.next(), self.state.admission.next(), self._inquiries.next()):
             if at is not None and at < wanted:
                 wanted = at
         return wanted
@@ -167,6 +171,8 @@ class RouterCore:
             case wire.AskStatus() as frame:
                 document = wire.encode_json(self.status(self.state.now))
                 self._to_client(event.client, wire.Status(frame.call, document))
+            case wire.AskTrace() as frame:
+                self.state.effects += self._inquiries.ask(event.client, frame)
             case wire.Bye():
                 self._client_gone(ClientGone(event.client, "said goodbye"))
             case _:
@@ -187,6 +193,9 @@ class RouterCore:
         """B1: the credit goes on to who makes the outputs; whoever else is paused learns that the caller reads."""
         delivered = request.delivered.get(frame.stage)
         if delivered is not None and delivered.consume(frame.outputs):
+            if frame.stage not in request.ever_read:
+                request.ever_read.add(frame.stage)
+                self.state.record(request, "consumed", stage=frame.stage, detail={"outputs": delivered.consumed})
             for stage in sorted({frame.stage, *request.attempt.paused}):
                 self.state.credit(request, stage)
 
@@ -233,6 +242,8 @@ class RouterCore:
         self.counters.requests += 1
         self.requests.add(request)
         self.state.record(request, "received", detail=request.planned(self.pipeline))
+        if self.state.limits.trace_contents:
+            self.state.record(request, "prompt", detail=contents.of_prompt(request.submit.prompt))
         if request.submit.deadline_s is not None:
             self.state.timers.add(self.state.now + request.submit.deadline_s, request.id, "deadline", 1)
 
@@ -271,6 +282,8 @@ class RouterCore:
             if effect is not None:
                 self.state.may_admit = True
                 self.state.effects.append(effect)
+        elif isinstance(frame, wire.StageAnswer):
+            self.state.effects += self._inquiries.came(replica, frame)
         else:
             self._reports.came(replica, frame)
 

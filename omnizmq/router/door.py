@@ -12,6 +12,7 @@ from omnizmq import protocol as wire
 from omnizmq.config import RouterConfig
 from omnizmq.errors import DeadlineExceededError, InvalidRequestError
 from omnizmq.pipeline import Pipeline, Plan
+from omnizmq.trace import context
 
 SETTINGS_BYTES = 1 << 20
 """All of a submission besides its prompt: params, modalities and affinity, as JSON."""
@@ -31,6 +32,7 @@ def check(frame: wire.Submit, pipeline: Pipeline, limits: RouterConfig) -> Plan:
     _check_prompt(frame.prompt, limits)
     _check_settings(frame, pipeline)
     _check_deadline(frame.deadline_s)
+    context.check(frame.traceparent)
     return pipeline.plan(frame.modalities)
 
 

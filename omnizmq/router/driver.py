@@ -9,6 +9,7 @@ from typing import assert_never
 
 from omnizmq import protocol as wire
 from omnizmq.errors import OmnizmqError, ProtocolError
+from omnizmq.router import contents
 from omnizmq.router import lifecycle as life
 from omnizmq.router.pools import Binding
 from omnizmq.router.request import Attempt, Request
@@ -41,6 +42,7 @@ class Driver:
         if attempt.lifecycle.settled:
             request.attempts.pop(attempt.number, None)
             if not request.attempts:
+                self._state.record(request, "cleaned")
                 self._state.requests.remove(request)
                 self._state.timers.cancel(request.id)
 
@@ -83,6 +85,8 @@ class Driver:
             case life.Deliver():  # first, because nearly all are
                 state.counters.outputs += 1
                 state.to_caller(request, request.delivery(command))
+                if state.limits.trace:
+                    self._delivered(request, command)
             case life.SubmitStage():
                 submission = request.submission(command.stage, state.pools)
                 state.record(request, "submitted", stage=command.stage)
@@ -112,6 +116,16 @@ class Driver:
                 state.timers.add(until, request.id, "grace", attempt.number)
             case _:
                 assert_never(command)
+
+    def _delivered(self, request: Request, command: life.Deliver) -> None:
+        """Facts of what went to the caller: the first output of a stage, and the last."""
+        state, stage = self._state, command.stage
+        if request.delivered[stage].sent == 1:
+            state.record(request, "published", stage=stage)
+        if state.limits.trace_contents and command.content is not None:
+            state.record(request, "output", stage=stage, detail=contents.of_output(command.content))
+        if command.stage_finished:
+            state.record(request, "delivered", stage=stage)
 
     def _terminal(self, request: Request, command: life.SendTerminal) -> None:
         state = self._state

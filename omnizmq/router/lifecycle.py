@@ -225,6 +225,9 @@ class Phase(enum.Enum):
     ENDED = "ended"  # the terminal is out, or another attempt follows; some stages may still have to confirm
 
 
+_FACTS = ("submitted", "registered", "output_ended", "finished")
+
+
 @dataclass
 class _Stage:
     """What is known of one stage of this attempt."""
@@ -282,12 +285,15 @@ class Lifecycle:
         """Stages that were given work, in this attempt or an earlier one."""
         return frozenset(self._before).union(name for name, stage in self._stages.items() if stage.submitted)
 
+    def facts(self, stage: str) -> dict[str, bool]:
+        """What is known of a stage of the plan."""
+        return {fact: getattr(self._stages[stage], fact) for fact in _FACTS}
+
     def story(self) -> str:
         """The request's state in one line, for errors."""
-        facts = ("submitted", "registered", "output_ended", "finished")
         stages = (
-            f"{name}[{','.join(fact for fact in facts if getattr(stage, fact)) or '-'}]"
-            for name, stage in self._stages.items()
+            f"{name}[{','.join(fact for fact, holds in self.facts(name).items() if holds) or '-'}]"
+            for name in self._stages
         )
         return f"{self.request_id} {self.phase.value}: {' '.join(stages)}"
 

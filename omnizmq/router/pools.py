@@ -17,6 +17,9 @@ from omnizmq.config import StageConfig
 from omnizmq.errors import UnavailableError
 from omnizmq.protocol import RingUse
 
+SHOWN_REPLICAS = 4
+"""So many of a stage are described where it has none for a request."""
+
 State = Literal["starting", "ready", "draining", "stuck", "dead"]
 
 AttemptKey = tuple[str, int]
@@ -28,6 +31,15 @@ class Binding(NamedTuple):
 
     replica: str
     incarnation: int
+
+
+class Lack(NamedTuple):
+    """Why no replica can be bound: `stage` has none that lives ("no_replica"), or those that it has load ("starting"),
+    are drained ("drained") or have no room ("full"). `replicas`: in words."""
+
+    why: str
+    stage: str
+    replicas: str
 
 
 @dataclass
@@ -147,6 +159,15 @@ class Pools:
         except UnavailableError:
             return False
 
+    def lack(self, stages: Iterable[str], affinity: str | None, shunned: Container[Binding]) -> Lack | None:
+        """The first stage that has nobody for a request now. None: every stage has."""
+        for stage in stages:
+            pool = self.by_stage[stage]
+            ready = [one for one in pool if one.state == "ready" and Binding(one.id, one.incarnation) not in shunned]
+            if self._choose(stage, ready, affinity) is None:
+                return Lack(_why(pool, ready), stage, _in_words(pool))
+        return None
+
     def all_ready(self) -> bool:
         """Readiness: every stage can serve (F4)."""
         return all(any(replica.state == "ready" for replica in pool) for pool in self.by_stage.values())
@@ -232,3 +253,18 @@ class Pools:
         if policy == "least_loaded":
             return min(free, key=lambda replica: (replica.active, len(replica.inflight)))
         return free[self._turn[stage] % len(free)]
+
+
+def _why(pool: list[Replica], ready: list[Replica]) -> str:
+    if ready:
+        return "full"
+    if all(replica.drained for replica in pool):
+        return "drained"
+    if any(replica.state == "starting" or replica.returning for replica in pool):
+        return "starting"
+    return "no_replica"
+
+
+def _in_words(pool: list[Replica]) -> str:
+    words = [f"{one.id} {one.state}, {one.active}/{one.capacity} in flight" for one in pool[:SHOWN_REPLICAS]]
+    return "; ".join(words) + (f"; {len(pool) - SHOWN_REPLICAS} more" if len(pool) > SHOWN_REPLICAS else "")

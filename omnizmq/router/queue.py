@@ -46,6 +46,9 @@ class Queue:
     def __len__(self) -> int:
         return len(self._line_of)
 
+    def __contains__(self, request_id: str) -> bool:
+        return request_id in self._line_of
+
     @property
     def lines(self) -> Collection[Line]:
         """Those in which somebody waits."""
@@ -57,6 +60,15 @@ class Queue:
         waiting = Waiting(arrived / self._age_s - priority, self._count, request_id, since)
         insort(self._lines.setdefault(line, []), waiting)
         self._line_of[request_id] = line, waiting
+
+    def ahead(self, request_id: str) -> int:
+        """How many wait before it for the same places."""
+        line, waiting = self._line_of[request_id]
+        return bisect_left(self._lines[line], waiting)
+
+    def since(self, request_id: str) -> float:
+        """When it began to wait."""
+        return self._line_of[request_id][1].since
 
     def remove(self, request_id: str) -> None:
         """One that does not wait is no error."""

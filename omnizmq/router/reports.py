@@ -15,7 +15,7 @@ from omnizmq.router.pools import Binding, Replica
 from omnizmq.router.request import Attempt, Request
 from omnizmq.router.state import RouterState
 
-FACTS = ("registered", "input_ready", "running", "first_output")
+FACTS = ("registered", "input_ready", "running", "first_output", "parked", "chunk_sent", "chunk_came")
 
 Report = wire.StageFact | wire.StagePaused | wire.Output | wire.RelayContent | wire.StageFinished
 
@@ -90,7 +90,7 @@ class Reports:
         if frame.fact not in FACTS:
             self._state.counters.bad_frames += 1
             return
-        self._record(request, frame.fact, attempt, replica, frame.at_ns)
+        self._record(request, frame.fact, attempt, replica, frame.at_ns, frame.detail)
         if frame.fact == "registered":
             self._driver.advance(request, life.Registered(replica.stage), attempt)
         elif frame.fact == "input_ready" and attempt is request.attempt:
@@ -98,7 +98,8 @@ class Reports:
             self._recount(request)
 
     def _paused(self, request: Request, attempt: Attempt, replica: Replica, frame: wire.StagePaused) -> None:
-        """The caller has to read before the stage goes on, or has read. The first pause is a fact of the trace."""
+        """The caller has to read before the stage goes on, or has read. The first pause and its end are facts of the
+        trace."""
         state, stage = self._state, replica.stage
         if attempt is not request.attempt or request.ended:
             state.counters.late_frames += 1
@@ -109,6 +110,9 @@ class Reports:
         if frame.paused and stage not in attempt.ever_paused:
             attempt.ever_paused.add(stage)
             self._record(request, "paused", attempt, replica, frame.at_ns)
+        elif not frame.paused and stage not in attempt.ever_resumed:
+            attempt.ever_resumed.add(stage)
+            self._record(request, "resumed", attempt, replica, frame.at_ns)
         (attempt.paused.add if frame.paused else attempt.paused.discard)(stage)
         (state.paused.add if attempt.paused else state.paused.discard)(request.id)
         self._recount(request)

@@ -14,7 +14,10 @@ from omnizmq.router import lifecycle as life
 from omnizmq.router.delivered import Delivered
 from omnizmq.router.pools import AttemptKey, Binding, Pools, Replica
 from omnizmq.router.queue import Line
+from omnizmq.trace.context import stage_traceparent
 from omnizmq.trace.facts import Fact
+
+_ASKED = ("deadline_s", "priority", "traceparent")
 
 
 class Attempt:
@@ -28,6 +31,7 @@ class Attempt:
         self.ready: set[str] = set()
         self.paused: set[str] = set()
         self.ever_paused: set[str] = set()
+        self.ever_resumed: set[str] = set()
 
     def binds(self, replica: Replica) -> bool:
         """Whether this incarnation may speak of it (F3)."""
@@ -50,12 +54,14 @@ class Request:
         self.submit = submit
         self.id = submit.request_id
         self.arrived = arrived
+        self.deadline = None if submit.deadline_s is None else arrived + submit.deadline_s
         self.plan = plan
         self.window = min(submit.window, limits.output_window)
         self.window_bytes = limits.output_window_mib << 20
         hashed = limits.redrive != "never" and limits.max_attempts > 1
         self.delivered = {name: Delivered(name, hashed=hashed) for name in plan.names if name in plan.final_stages}
         self.shunned: set[Binding] = set()
+        self.ever_read: set[str] = set()
         self.lost: wire.ErrorInfo | None = None
         self.attempt = Attempt(self.id, 1, life.Lifecycle(self.id, plan, self.delivered))
         self.attempts = {1: self.attempt}
@@ -117,6 +123,7 @@ class Request:
                 )
                 for edge in outgoing
             ],
+            traceparent=stage_traceparent(self.id, self.engine_id(self.attempt, stage), self.submit.traceparent),
         )
 
     def delivery(self, command: life.Deliver) -> wire.Delivery:
@@ -167,11 +174,14 @@ class Request:
             "edges": ",".join(f"{edge.source}>{edge.target}" for edge in self.plan.edges),
             "final_stages": ",".join(final),
             "last_stage": self.plan.last_stage,
+            "modalities": ",".join(self.submit.modalities or ()),
+            **{name: value for name in _ASKED if (value := getattr(self.submit, name))},
         }
 
     def terminal_facts(self, command: life.SendTerminal) -> dict[str, wire.Value]:
         detail: dict[str, wire.Value] = {
             "finish_reason": command.finish_reason,
+            "unread": sum(delivered.unread for delivered in self.delivered.values()),
             "usage_incomplete": ",".join(command.usage_incomplete),
         }
         error = self._located(command.error)

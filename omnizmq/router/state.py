@@ -44,7 +44,10 @@ class RouterState:
         """For replicas."""
         self.may_admit = True  # it may be before those for whose sake it waits
         self.admission.wait(request, self.now)
-        self.record(request, "queued")
+        if self.limits.trace:
+            lack = self.admission.lack(request)
+            del lack["since_ns"]
+            self.record(request, "queued", detail=lack)
 
     # --- Effects ---------------------------------------------------------------------------------------------------
 
@@ -73,6 +76,8 @@ class RouterState:
         detail: dict[str, wire.Value] | None = None,
     ) -> None:
         """A fact of a submission that is not a request yet."""
+        if not self.limits.trace:
+            return
         at_ns = int(self.now * 1e9) if at_ns is None else at_ns
         fact = Fact(frame.request_id, frame.external_id, 1, at_ns, owner, event, detail=detail or {})
         self.effects.append(Record(fact))
@@ -89,6 +94,8 @@ class RouterState:
         detail: dict[str, wire.Value] | None = None,
     ) -> None:
         """A fact of the present attempt, or of another one."""
+        if not self.limits.trace:
+            return
         at_ns = int(self.now * 1e9) if at_ns is None else at_ns
         attempt = attempt or request.attempt
         fact = request.fact(event, attempt=attempt, stage=stage, owner=owner, at_ns=at_ns, detail=detail or {})

@@ -97,6 +97,11 @@ class Ledger:
         account = self._accounts.get(reader)
         return account.spilled if account else 0
 
+    def slots(self, reader: Reader) -> list[Slot]:
+        """What it has not released; none for an unknown one."""
+        account = self._accounts.get(reader)
+        return [self._records[seq].slot for seq in account.seqs] if account else []
+
     def reserve(self, nbytes: int, readers: Collection[Reader]) -> Slot | None:
         """A place for a payload of `nbytes` that each of `readers` will release. None: one of them has no room.
 

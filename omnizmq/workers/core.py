@@ -19,6 +19,7 @@ from typing import assert_never
 
 from omnizmq import protocol as wire
 from omnizmq.errors import OmnizmqError, ReplicaLostError, StageError
+from omnizmq.workers.answer import Answers
 from omnizmq.workers.arrivals import opened, own
 from omnizmq.workers.caller import CallerEdge
 from omnizmq.workers.chunks import unpack_chunk
@@ -49,6 +50,7 @@ from omnizmq.workers.messages import (
     RouterSent,
     SlotData,
     SlotUnwritten,
+    StageAsked,
     Ticked,
     ToProducer,
     ToRouter,
@@ -65,7 +67,7 @@ class Gate:
     what each may hold of this worker's ring; `slots` how many requests the engine computes at once. A request ends when
     its caller has kept it paused for `reader_grace_s`, when it cannot be fed for the time of an edge in, of which
     `input_timeouts_s` has the source stage, or when nothing is made of it for `output_timeout_s`. `Ticked` tells of
-    time.
+    time. `trace_chunks`: the trace gets each chunk of each edge.
 
     `late` counts frames and events for nobody, `discarded` outputs that the caller's window did not let go before their
     request ended."""
@@ -84,6 +86,7 @@ class Gate:
         reader_grace_s: float = 30.0,
         input_timeouts_s: Mapping[str, float] | None = None,
         output_timeout_s: float | None = None,
+        trace_chunks: bool = False,
     ) -> None:
         self.stage = stage
         self.replica = replica
@@ -93,8 +96,10 @@ class Gate:
         self._ready = ready
         self._targets = frozenset(targets)
         self._ring = Ring(shares or {})
-        self._outgoing = Outgoing(stage, incarnation, self._ring, self._order)
+        self._outgoing = Outgoing(stage, incarnation, self._ring, self._order, each_chunk=trace_chunks)
+        self._each_chunk = trace_chunks
         self._running = Running(slots, priority_age_s, self._order)
+        self._answers = Answers(incarnation, self._ring, self._outgoing, self._running)
         self._deadlines = Deadlines(stage, replica, reader_grace_s, input_timeouts_s or {}, output_timeout_s)
         self._work: dict[tuple[str, int], Work] = {}
         self._by_engine_id: dict[str, Work] = {}
@@ -130,12 +135,19 @@ class Gate:
                 self._peer_lost((event.replica, event.incarnation), event.why, dead=False)
             case SlotUnwritten():
                 self._slot_unwritten(event)
+            case StageAsked():
+                self._asked(event)
             case _:
                 self._engine_said(event)
         self._move_lines()
         self._running.grant(now_ns)
         commands, self._commands = self._commands, []  # nothing of a chunk stays here
         return commands
+
+    def _asked(self, event: StageAsked) -> None:
+        """T1: how an attempt stands here, or that it is not here."""
+        work = self._work.get((event.frame.request_id, event.frame.attempt))
+        self._order(ToRouter(self._answers.of(event, work, self._now_ns)))
 
     def _order(self, command: GateCommand) -> None:
         self._commands.append(command)
@@ -204,9 +216,7 @@ class Gate:
         self._running.look(work, self._now_ns)
 
     def _fact(self, work: Work, fact: str, at_ns: int | None = None) -> None:
-        at_ns = self._now_ns if at_ns is None else at_ns
-        request_id, attempt = work.submit.request_id, work.submit.attempt
-        self._commands.append(ToRouter(wire.StageFact(request_id, attempt, self.incarnation, fact, at_ns)))
+        self._outgoing.tell(work, fact, self._now_ns if at_ns is None else at_ns)
 
     # --- Edges in (R2, R3, R5) -------------------------------------------------------------------------------------
 
@@ -262,6 +272,9 @@ class Gate:
             self.late += 1
             return
         edge.came_ns = self._now_ns
+        if self._each_chunk:
+            detail: dict[str, wire.Value] = {"from": frame.source, "seq": frame.seq}
+            self._outgoing.tell(work, "chunk_came", self._now_ns, detail)
         chunk = opened(edge, frame, data)
         if edge.source.mode != "chunk":
             edge.hold(own(chunk, frame))  # a payload edge is fed once, whole
@@ -388,7 +401,8 @@ class Gate:
                 assert_never(event)
 
     def _taken(self, work: Work, edge: InEdge, chunks: int) -> None:
-        due = edge.took(chunks) if edge.source.mode == "chunk" else 0
+        due = edge.took(chunks)
+        due = due if edge.source.mode == "chunk" else 0
         if due and not edge.closed:
             self._credit(work, edge, due)
 
@@ -483,7 +497,7 @@ class Gate:
 
     def _abort_asked(self, work: Work) -> None:
         """Confirmed when the engine has forgotten the request (A3: what exists goes out first)."""
-        work.aborting = True
+        work.aborting, work.aborting_ns = True, self._now_ns
         self._running.leave(work)
         for edge in work.targets.values():
             self._ring.leave(work.key, edge.peer)
@@ -522,7 +536,7 @@ class Gate:
                     usage={**work.times.usage(self._now_ns), **work.usage},
                     note=work.note,
                     outputs=0 if caller is None else caller.sent,
-                    edges=[edge.count() for edge in work.targets.values()],
+                    edges=[edge.count(self._now_ns) for edge in work.targets.values()],
                     at_ns=self._now_ns,
                 )
             )

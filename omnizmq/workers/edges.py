@@ -24,6 +24,7 @@ class InEdge:
     held_bytes: int = 0
     prepaid: int = 0  # chunks whose credit went back before the engine took them (B4)
     prepaid_bytes: int = 0
+    taken: int = 0  # chunks that the engine has taken
     withheld: bool = False  # a chunk came beyond what may be prepaid
     came_ns: int = 0  # the last new chunk
 
@@ -69,6 +70,7 @@ class InEdge:
 
     def took(self, chunks: int) -> int:
         """How many of the chunks that the engine took are still to be credited."""
+        self.taken += chunks
         paid = min(self.prepaid, chunks)
         self.prepaid -= paid
         return chunks - paid
@@ -100,6 +102,8 @@ class OutEdge:
     last_ns: int = 0
     waiting: deque[Chunk] = field(default_factory=deque)
     ring_full: bool = False  # the next chunk waits for room in the ring
+    full_ns: int | None = None  # since when it is full, as far as was looked
+    parked_ns: int = 0  # for how long it was, before
     relayed_bytes: int = 0
     ending: bool = False  # no more chunks will be put
     ended: bool = False  # and the consumer has been told
@@ -162,5 +166,14 @@ class OutEdge:
         self.ring_full = False
         self.waiting.clear()
 
-    def count(self) -> wire.EdgeCount:
-        return wire.EdgeCount(self.target.stage, self.sent, self.bytes, self.first_ns, self.last_ns)
+    def look(self, now_ns: int) -> None:
+        """Note since when it is full, or that it no longer is."""
+        if self.full and self.full_ns is None:
+            self.full_ns = now_ns
+        elif not self.full and self.full_ns is not None:
+            self.parked_ns += now_ns - self.full_ns
+            self.full_ns = None
+
+    def count(self, now_ns: int) -> wire.EdgeCount:
+        parked_ns = self.parked_ns + (0 if self.full_ns is None else now_ns - self.full_ns)
+        return wire.EdgeCount(self.target.stage, self.sent, self.bytes, self.first_ns, self.last_ns, parked_ns)

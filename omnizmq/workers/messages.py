@@ -28,6 +28,15 @@ class RouterSent:
 
 
 @dataclass(frozen=True, slots=True)
+class StageAsked:
+    """The router asks how things stand. `engine`: what it does, and since when (CLOCK_MONOTONIC)."""
+
+    frame: wire.AskStage
+    engine: str
+    engine_since_ns: int
+
+
+@dataclass(frozen=True, slots=True)
 class Ticked:
     """Time has passed. `deaf`: the router has been silent, so no caller's credit could come."""
 
@@ -113,6 +122,7 @@ class EngineAborted:
 
 GateEvent = (
     RouterSent
+    | StageAsked
     | Ticked
     | PeerSent
     | PeerUnreachable
@@ -130,7 +140,7 @@ EngineEvent = EngineTook | EngineRan | EngineMade | EngineIdle | EngineFailed | 
 def engine_id_of(event: GateEvent, stage: str) -> str | None:
     """Whose request the event is about, in this stage's engine. None: about none, or it says that it failed."""
     match event:
-        case EngineFailed() | PeerUnreachable() | Ticked():
+        case EngineFailed() | PeerUnreachable() | StageAsked() | Ticked():
             return None
         case EngineMade():
             return event.output.request_id

@@ -22,15 +22,23 @@ from omnizmq.workers.work import Work
 
 
 class Outgoing:
-    """Of one worker incarnation. `order` takes what is to be done, in this order."""
+    """Of one worker incarnation. `order` takes what is to be done, in this order. `each_chunk` of an edge is a fact of
+    its own in the trace."""
 
     def __init__(
-        self, stage: str, incarnation: int, ring: Ring, order: Callable[[ToConsumer | ToRouter | WriteSlot], None]
+        self,
+        stage: str,
+        incarnation: int,
+        ring: Ring,
+        order: Callable[[ToConsumer | ToRouter | WriteSlot], None],
+        *,
+        each_chunk: bool = False,
     ) -> None:
         self._stage = stage
         self._incarnation = incarnation
         self._ring = ring
         self._order = order
+        self._each_chunk = each_chunk
 
     def flush(self, work: Work, now_ns: int) -> None:
         """Send what may go; tell consumers of the end, and the router whether the caller has to read first. Raises
@@ -41,6 +49,7 @@ class Outgoing:
                 while (chunk := edge.next) is not None and self._send(work, edge, chunk, now_ns):
                     pass
                 self._end(work, edge)
+                self._look(work, edge, now_ns)
         if work.caller is not None and work.caller.turned(now_ns):
             self._order(ToRouter(wire.StagePaused(*work.key, self._incarnation, work.caller.paused, now_ns)))
 
@@ -77,15 +86,52 @@ class Outgoing:
             edge.ended = True
             self._order(ToConsumer(edge.target, wire.EdgeEnd(*work.key, self._incarnation, self._stage, edge.sent)))
 
+    def _look(self, work: Work, edge: OutEdge, now_ns: int) -> None:
+        """The first time that an edge parks a request for one cause is a fact."""
+        edge.look(now_ns)
+        if edge.full:
+            cause = self.cause(work, edge)
+            if (edge.target.stage, cause) not in work.told:
+                work.told.add((edge.target.stage, cause))
+                self.tell(work, "parked", now_ns, self._parked(edge, cause))
+
+    def cause(self, work: Work, edge: OutEdge) -> str:
+        """Why nothing more may go on an edge that is full."""
+        if not edge.ring_full:
+            return "credit"
+        return "ring" if self._ring.is_first(work.key, edge.peer) else "line"
+
+    def _parked(self, edge: OutEdge, cause: str) -> dict[str, wire.Value]:
+        detail: dict[str, wire.Value] = {
+            "to": edge.target.stage,
+            "replica": edge.target.replica,
+            "why": cause,
+            "sent": edge.sent,
+            "unconsumed": edge.sent - edge.consumed,
+        }
+        if cause != "credit":
+            detail |= {"held_bytes": self._ring.held(edge.peer), "quota_bytes": self._ring.quota(edge.peer)}
+        return detail
+
+    def tell(self, work: Work, fact: str, at_ns: int, detail: dict[str, wire.Value] | None = None) -> None:
+        """A fact of the trace."""
+        self._order(ToRouter(wire.StageFact(*work.key, self._incarnation, fact, at_ns, detail or {})))
+
     def _send(self, work: Work, edge: OutEdge, chunk: Chunk, now_ns: int) -> bool:
         """Whether the chunk is on its way; else it waits for room in the ring."""
         nbytes = slot_bytes(chunk)
         if nbytes > INLINE_BYTES and self._ring.admits(edge.peer):
             return self._send_by_ring(work, edge, chunk, nbytes, now_ns)
         arrays = pack_arrays(chunk)
-        edge.pop(now_ns)
+        self._pop(work, edge, now_ns)
         self._order(ToConsumer(edge.target, self._inline(work, edge, chunk, arrays)))
         return True
+
+    def _pop(self, work: Work, edge: OutEdge, now_ns: int) -> None:
+        chunk = edge.pop(now_ns)
+        if self._each_chunk:
+            detail: dict[str, wire.Value] = {"to": edge.target.stage, "seq": edge.sent, "bytes": chunk.nbytes}
+            self.tell(work, "chunk_sent", now_ns, detail)
 
     def _send_by_ring(self, work: Work, edge: OutEdge, chunk: Chunk, nbytes: int, now_ns: int) -> bool:
         """One slot for this consumer and all others that can take the same chunk now."""
@@ -97,7 +143,7 @@ class Outgoing:
         if going:
             slot = self._ring.reserve(work.key, [other.peer for other in going], nbytes)
             for other in going:
-                other.pop(now_ns)
+                self._pop(work, other, now_ns)
             sends = [(other.target, self._in_slot(work, other, chunk, slot)) for other in going]
             self._order(WriteSlot(work.engine_id, slot, chunk, sends))
         return not edge.ring_full

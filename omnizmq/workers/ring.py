@@ -46,6 +46,7 @@ class Ring:
         self._stage: dict[Peer, str] = {}  # of every reader that was offered the ring
         self._excluded: set[Peer] = set()
         self._lines: dict[Peer, deque[Key]] = {}
+        self._owner: dict[int, str] = {}  # slot number -> the request whose chunk is in it
         self._moved: list[Peer] = []  # whose first in line may find room now
 
     def meet(self, peer: Peer, stage: str) -> int | None:
@@ -95,6 +96,7 @@ class Ring:
         peers = list(peers)
         slot = self._ledger.reserve(nbytes, peers)
         assert slot is not None
+        self._owner[slot.seq] = key[0]
         for peer in peers:
             self.leave(key, peer)
         return slot
@@ -114,17 +116,41 @@ class Ring:
             if line:
                 yield line[0], peer
 
+    # --- Questions of a trace --------------------------------------------------------------------------------------
+
+    def is_first(self, key: Key, peer: Peer) -> bool:
+        """Whether nobody stands before it in this reader's line."""
+        line = self._lines.get(peer)
+        return not line or line[0] == key
+
+    def held(self, peer: Peer) -> int:
+        """Bytes that the reader has not released, in the ring and besides."""
+        return self._ledger.held(peer)
+
+    def quota(self, peer: Peer) -> int:
+        """Of one that was offered the ring; 0 for any other."""
+        return self.shares[self._stage[peer]].quota if peer in self._stage else 0
+
+    def holders(self, peer: Peer) -> list[str]:
+        """The requests whose chunks this reader has not released, those with the most bytes first."""
+        nbytes: dict[str, int] = {}
+        for slot in self._ledger.slots(peer):
+            request_id = self._owner[slot.seq]
+            nbytes[request_id] = nbytes.get(request_id, 0) + slot.nbytes
+        return sorted(nbytes, key=lambda request_id: -nbytes[request_id])
+
     # --- Reclaiming ------------------------------------------------------------------------------------------------
 
     def release(self, peer: Peer, seqs: Iterable[int]) -> list[Slot]:
         """The reader needs these slots no more. Returns those that nobody needs."""
         self._moved.append(peer)
         released = (self._ledger.release(peer, seq) for seq in seqs)
-        return [slot for slot in released if slot is not None]
+        return self._ended(slot for slot in released if slot is not None)
 
     def cancel(self, slot: Slot) -> None:
         """Nobody was told of it."""
         self._ledger.cancel(slot.seq)
+        self._owner.pop(slot.seq, None)
         self._moved += self._lines
 
     def drop(self, peer: Peer) -> list[Slot]:
@@ -132,4 +158,10 @@ class Ring:
         self._stage.pop(peer, None)
         self._excluded.discard(peer)
         self._lines.pop(peer, None)
-        return self._ledger.drop(peer)
+        return self._ended(self._ledger.drop(peer))
+
+    def _ended(self, slots: Iterable[Slot]) -> list[Slot]:
+        ended = list(slots)
+        for slot in ended:
+            self._owner.pop(slot.seq, None)
+        return ended

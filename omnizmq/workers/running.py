@@ -27,6 +27,20 @@ class Running:
         self._works: dict[Key, Work] = {}  # who holds a slot or waits for one
         self._unasked: dict[Key, None] = {}  # holders whose engine was not asked whether they are idle
 
+    @property
+    def slots(self) -> int:
+        return self._slots.count
+
+    @property
+    def holding(self) -> int:
+        """Requests that have a slot."""
+        return self._slots.held
+
+    @property
+    def waiting(self) -> int:
+        """Requests that wait for one."""
+        return self._slots.waiting
+
     def look(self, work: Work, now_ns: int) -> None:
         """It may be able to run now, or no longer."""
         if work.may_run == work.running:

@@ -17,11 +17,11 @@ class RunSlots(Generic[Key]):
     """`ask`, then `grant` when all have asked who may; `leave` gives up a slot, or the place in the line."""
 
     def __init__(self, count: int, age_s: float) -> None:
-        self._count = count
+        self.count = count
         self._age_ns = round(age_s * 1e9)
         self._asked = 0
         self._line: list[tuple[int, int]] = []  # rank and number, the best last
-        self._waiting: dict[int, Key] = {}
+        self._by_number: dict[int, Key] = {}
         self._places: dict[Key, tuple[int, int]] = {}
         self._holders: set[Key] = set()
 
@@ -29,6 +29,14 @@ class RunSlots(Generic[Key]):
     def contended(self) -> bool:
         """Somebody waits."""
         return bool(self._line)
+
+    @property
+    def held(self) -> int:
+        return len(self._holders)
+
+    @property
+    def waiting(self) -> int:
+        return len(self._line)
 
     def ask(self, key: Key, priority: int, now_ns: int) -> None:
         """Again: nothing changes."""
@@ -38,20 +46,20 @@ class RunSlots(Generic[Key]):
         place = (priority * self._age_ns - now_ns, -self._asked)
         insort(self._line, place)
         self._places[key] = place
-        self._waiting[place[1]] = key
+        self._by_number[place[1]] = key
 
     def leave(self, key: Key) -> None:
         self._holders.discard(key)
         place = self._places.pop(key, None)
         if place is not None:
             del self._line[bisect_left(self._line, place)]
-            del self._waiting[place[1]]
+            del self._by_number[place[1]]
 
     def grant(self) -> list[Key]:
         """Those who have a slot from now on, the best first."""
         granted = []
-        while self._line and len(self._holders) < self._count:
-            key = self._waiting.pop(self._line.pop()[1])
+        while self._line and len(self._holders) < self.count:
+            key = self._by_number.pop(self._line.pop()[1])
             del self._places[key]
             self._holders.add(key)
             granted.append(key)

@@ -61,6 +61,7 @@ class Work:
     running: bool = False  # it has a slot, and the engine has been told that it may
     idle: bool = False  # it gave its slot up to others until there is more input
     aborting: bool = False
+    aborting_ns: int = 0  # since when
     ended: bool = False  # the engine's output has ended
     fed: int = 0  # chunks and ends of edges that went to the engine
     moved_ns: int = 0  # when it last made something, got something to do, or was at work (R4)
@@ -68,6 +69,7 @@ class Work:
     finish_reason: FinishReason | None = None
     usage: dict[str, int | float] = field(default_factory=dict)
     note: str | None = None
+    told: set[tuple[str, str]] = field(default_factory=set)  # edges out and causes that it was parked for
 
     @property
     def key(self) -> tuple[str, int]:
@@ -122,3 +124,17 @@ class Work:
         if self.idle:
             return WorkState.WAITING_FOR_CHUNK
         return WorkState.RUNNING if self.running else WorkState.QUEUED
+
+    @property
+    def since_ns(self) -> int:
+        """Since when it is in this state, as far as is known."""
+        state, ready_ns = self.state, self.times.ready_ns or 0
+        if state is WorkState.ABORTING:
+            return self.aborting_ns
+        if state is WorkState.PAUSED and self.caller is not None:
+            return self.caller.since_ns
+        if state is WorkState.PARKED:
+            return min((edge.full_ns for edge in self.targets.values() if edge.full_ns is not None), default=0)
+        if not self.input_ready:
+            return max([self.times.submitted_ns, *(edge.came_ns for edge in self.sources.values())])
+        return max(self.moved_ns, ready_ns)

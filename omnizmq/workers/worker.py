@@ -37,6 +37,7 @@ from omnizmq.workers.messages import (
     PeerUnreachable,
     RouterSent,
     SlotData,
+    StageAsked,
     Ticked,
     ToConsumer,
     ToProducer,
@@ -133,6 +134,7 @@ class Worker:
             reader_grace_s=limits.slow_reader_grace_s,
             output_timeout_s=stage.output_timeout_s,
             input_timeouts_s=unfed_limits(spec.config, spec.stage),
+            trace_chunks=limits.trace and limits.trace_chunks,
         )
 
     def _end(self, status: int) -> None:
@@ -240,6 +242,8 @@ class Worker:
             case wire.Refused():
                 log.error("the router refused this worker: %s", frame.error.message)
                 self._end(lifeline.EXIT_FAILED_START)
+            case wire.AskStage():
+                self._handle(StageAsked(frame, *self._thread.state))
             case _:
                 self._handle(RouterSent(frame))
 

@@ -293,7 +293,7 @@ class TestC6Usage:
         assert play >> play.submits("alice") << to("voice/0", SubmitStage)
         assert play >> play.registers("voice/0", REQUEST) << to("thinker/0", SubmitStage)
         assert play >> play.registers("thinker/0", REQUEST)
-        edges = [EdgeCount("voice", 3, 300, 1, 2), EdgeCount("other", 1, 5, 1, 2)]
+        edges = [EdgeCount("voice", 3, 300, 1, 2, 0), EdgeCount("other", 1, 5, 1, 2, 0)]
         thinker = play.finishes("thinker/0", REQUEST, usage={"completion_tokens": 7}, edges=edges)
         assert play >> thinker << to("alice", Delivery)
         sent = {"chunks_out": 4, "bytes_out": 305}

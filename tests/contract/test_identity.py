@@ -49,7 +49,7 @@ class TestI1ThreeIds:
             play.submits("alice"),
             *(play.registers(f"{stage}/0", request) for stage in ("code2wav", "talker", "thinker")),
             play.makes("thinker/0", request, 1, "Hi", last=True),
-            play.finishes("thinker/0", request, outputs=1, edges=[wire.EdgeCount("talker", 1, 9, 1, 2)]),
+            play.finishes("thinker/0", request, outputs=1, edges=[wire.EdgeCount("talker", 1, 9, 1, 2, 0)]),
             play.dies("talker/0"),
         ):
             _ = play >> event

@@ -194,7 +194,8 @@ class TestR1:
             pipeline.settle()
             for stage in STAGES:
                 facts = [fact for rid, at, fact in pipeline.facts if (rid, at) == (request, stage)]
-                assert facts == ["registered", "input_ready", "running", "first_output"]
+                steps = [fact for fact in facts if fact != "parked"]
+                assert steps == ["registered", "input_ready", "running", "first_output"]
 
 
 class TestR2:

@@ -78,7 +78,8 @@ class TestS2FiveFacts:
             play.finishes("voice/0", REQUEST, outputs=1),
         ]
         recorded = [play.brings(event)[1] for event in ends]
-        assert recorded == [["output_ended"], ["output_ended", "withheld"], ["finished"], ["finished", "terminal"]]
+        whole = ["output_ended", "published", "delivered"]
+        assert recorded == [whole, [*whole, "withheld"], ["finished"], ["finished", "terminal", "cleaned"]]
 
     def test_a_stage_is_submitted_once(self) -> None:
         play = LifePlay(pipeline("a > b:audio").plan(None))

@@ -255,7 +255,7 @@ class TestAWelcomedClient:
 
 def submission(name: str) -> wire.Submit:
     prompt = wire.Prompt(PROMPT, None, None)
-    return wire.Submit(f"{name}-0123456789abcdef", name, prompt, ["text"], {}, 0, None, None, 64, 0)
+    return wire.Submit(f"{name}-0123456789abcdef", name, prompt, ["text"], {}, 0, None, None, 64, 0, None)
 
 
 def text_until_terminal(peer: Peer) -> str:

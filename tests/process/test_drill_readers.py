@@ -176,7 +176,7 @@ def unread(home: Path, count: int) -> Iterator[list[Peer]]:
             peers[-1].says(hello(nonce))
             name = f"slow-{number}"
             prompt = wire.Prompt("x", None, None)
-            submit = wire.Submit(f"{name}-{number:016x}", name, prompt, ["text"], {}, 0, None, None, WINDOW, 0)
+            submit = wire.Submit(f"{name}-{number:016x}", name, prompt, ["text"], {}, 0, None, None, WINDOW, 0, None)
             peers[-1].says(*wire.Packer().pack(submit))
         yield peers
     finally:

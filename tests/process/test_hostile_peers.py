@@ -142,7 +142,9 @@ class TestClients:
         assert bad_frames(deployment) == before + len(said)
 
     def test_i1_submissions_that_cannot_be_are_refused(self, home: Path, nonce: str) -> None:
-        good = wire.Submit("a-0123456789abcdef", "a", wire.Prompt("hi", None, None), None, {}, 0, None, None, 8, 0)
+        good = wire.Submit(
+            "a-0123456789abcdef", "a", wire.Prompt("hi", None, None), None, {}, 0, None, None, 8, 0, None
+        )
         pack = wire.Packer().pack
         with Peer(home, "clients.sock") as peer:
             peer.says(hello(nonce))

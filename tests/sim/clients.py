@@ -50,6 +50,7 @@ class Caller:
                 affinity=request.affinity,
                 window=client.world.story.limits.output_window,
                 at_ns=round(client.world.schedule.now * 1e9),
+                traceparent=None,
             )
         )
         self.reading = request.reader != "never"

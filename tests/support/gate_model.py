@@ -228,6 +228,9 @@ class _Outflow:
     times: list[int] = field(default_factory=list)
     taken: int = 0
     over: bool = False  # the consumer was told of the end, or it closed
+    blocked_at: int | None = None
+    blocked_for: int = 0
+    told: set[str] = field(default_factory=set)  # why it was blocked
 
     @property
     def relay(self) -> bool:
@@ -247,9 +250,10 @@ class _Outflow:
         waiting = not (self.over or self.relay or self.spent) and self.out < len(self.made)
         return self.made[self.out] if waiting else None
 
-    def count(self) -> wire.EdgeCount:
+    def count(self, now: int) -> wire.EdgeCount:
         first, last = (self.times[0], self.times[-1]) if self.times else (0, 0)
-        return wire.EdgeCount(self.target.stage, self.out, self.bytes, first, last)
+        blocked = self.blocked_for + (0 if self.blocked_at is None else now - self.blocked_at)
+        return wire.EdgeCount(self.target.stage, self.out, self.bytes, first, last, blocked)
 
 
 @dataclass
@@ -628,6 +632,7 @@ class GateModel:
                 self._relay(request, stage, outflow)
             else:
                 self._send(request, outflow)
+                self._block(request, outflow)
         reader = request.reader
         if reader is not None and reader.behind != reader.told:
             reader.told, reader.since = reader.behind, self._now
@@ -699,6 +704,26 @@ class GateModel:
             inflow.credited = due
             frame = wire.EdgeCredit(*self._names(request), self._me[2], self._me[0], due)
             self._said[f"producer {inflow.source.replica}"].append(frame)
+
+    def _block(self, request: _Request, outflow: _Outflow) -> None:
+        """Since when it is blocked, and the first time for each cause."""
+        if not self._is_blocked(request, outflow):
+            outflow.blocked_for += 0 if outflow.blocked_at is None else self._now - outflow.blocked_at
+            outflow.blocked_at = None
+            return
+        outflow.blocked_at = self._now if outflow.blocked_at is None else outflow.blocked_at
+        key, peer = self._names(request), outflow.peer
+        why = "credit"
+        if self.ring.waits(key, peer):
+            why = "ring" if self.ring.lines[peer][0] == key else "line"
+        if why in outflow.told:
+            return
+        outflow.told.add(why)
+        detail = {"to": outflow.target.stage, "replica": peer[0], "why": why, "sent": outflow.out}
+        detail["unconsumed"] = outflow.out - outflow.taken
+        if why != "credit":
+            detail |= {"held_bytes": self.ring.total(peer), "quota_bytes": self.ring.quota(peer)}
+        self._tell_fact(request, "parked", self._now, detail)
 
     def _is_blocked(self, request: _Request, outflow: _Outflow) -> bool:
         return not outflow.over and (outflow.spent or self.ring.waits(self._names(request), outflow.peer))
@@ -794,7 +819,7 @@ class GateModel:
         self._report(request, None, error)
 
     def _report(self, request: _Request, reason: str | None, error: wire.ErrorInfo | None) -> None:
-        edges = [outflow.count() for outflow in request.outflows.values()]
+        edges = [outflow.count(self._now) for outflow in request.outflows.values()]
         reader = request.reader
         if reader is not None:
             self.discarded += len(reader.said) - reader.out
@@ -825,8 +850,8 @@ class GateModel:
         for outflow in request.outflows.values():
             self.ring.leave(self._names(request), outflow.peer)
 
-    def _tell_fact(self, request: _Request, fact: str, at_ns: int) -> None:
-        self._said["router"].append(wire.StageFact(*self._names(request), self._me[2], fact, at_ns))
+    def _tell_fact(self, request: _Request, fact: str, at_ns: int, detail: dict[str, Any] | None = None) -> None:
+        self._said["router"].append(wire.StageFact(*self._names(request), self._me[2], fact, at_ns, detail or {}))
 
     def _own(self, code: str, *, retriable: bool) -> wire.ErrorInfo:
         return wire.ErrorInfo(code, "", self._me[0], self._me[1], retriable)

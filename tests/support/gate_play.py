@@ -71,7 +71,10 @@ THINKER, CODE2WAV = source(), target()
 
 
 class GatePlay(Playbook[GateEvent, GateCommand]):
-    """A gate without a request. `now` may be set; times of facts are it."""
+    """A gate without a request. `now` may be set; times of facts are it.
+
+    That a request is parked shows in what it is not told to do; the facts about it are kept in `parked`.
+    """
 
     def __init__(
         self,
@@ -83,7 +86,14 @@ class GatePlay(Playbook[GateEvent, GateCommand]):
     ) -> None:
         self.now = NOW
         self.gate = Gate(STAGE, REPLICA, INCARNATION, ready, targets, shares, **limits)
-        super().__init__(lambda event: self.gate.handle(event, self.now))
+        self.parked: list[wire.StageFact] = []
+        super().__init__(self._handle)
+
+    def _handle(self, event: GateEvent) -> list[GateCommand]:
+        commands = self.gate.handle(event, self.now)
+        parked = [command for command in commands if _is_parked(command)]
+        self.parked += [command.frame for command in parked]
+        return [command for command in commands if command not in parked]
 
     def drops(self, event: GateEvent) -> None:
         """It is counted as late, and brings nothing about."""
@@ -113,6 +123,10 @@ class GatePlay(Playbook[GateEvent, GateCommand]):
     def registers(self, frame: wire.SubmitStage) -> None:
         """A submission, with what it always brings about; what else it does is left to be named."""
         _ = self >> RouterSent(frame) << fact("registered", frame, self.now) << AddToEngine(engine_request(frame))
+
+
+def _is_parked(command: GateCommand) -> bool:
+    return isinstance(command, ToRouter) and getattr(command.frame, "fact", None) == "parked"
 
 
 # --- Frames of the router ------------------------------------------------------------------------------------------
@@ -145,6 +159,7 @@ def submit(
         unread=unread,
         sources=list(sources),
         targets=list(targets),
+        traceparent="",
     )
 
 
@@ -343,7 +358,7 @@ def aborted(*contents: str, rid: str = RID, **fields: Any) -> EngineAborted:
 
 def fact(name: str, frame: wire.SubmitStage | None = None, at_ns: int = NOW) -> ToRouter:
     rid, attempt = (RID, 1) if frame is None else (frame.request_id, frame.attempt)
-    return ToRouter(wire.StageFact(rid, attempt, INCARNATION, name, at_ns))
+    return ToRouter(wire.StageFact(rid, attempt, INCARNATION, name, at_ns, {}))
 
 
 def fed(number: int, stage: str = "thinker") -> FeedEngine:
@@ -398,7 +413,7 @@ def output(seq: int, content: str | wire.Content | None, *, last: bool = False, 
 
 def counted(stage: str = "code2wav", chunks: int = 0, size: int = 0) -> wire.EdgeCount:
     at_ns = NOW if chunks else 0
-    return wire.EdgeCount(stage, chunks, size, at_ns, at_ns)
+    return wire.EdgeCount(stage, chunks, size, at_ns, at_ns, 0)
 
 
 def finished(

@@ -435,6 +435,7 @@ class Line:
             unread=0,
             sources=sources,
             targets=targets,
+            traceparent="",
         )
 
     # --- What must hold at the end ---------------------------------------------------------------------------------

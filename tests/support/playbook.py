@@ -250,7 +250,9 @@ class RouterPlay(Playbook[Input, Effect]):
         return self.reports(replica, request, "registered", attempt)
 
     def reports(self, replica: str, request: str, fact: str, attempt: int = 1) -> WorkerSent:
-        return self.worker(replica, wire.StageFact, request_id=request, attempt=attempt, fact=fact, at_ns=self.now_ns)
+        return self.worker(
+            replica, wire.StageFact, request_id=request, attempt=attempt, fact=fact, at_ns=self.now_ns, detail={}
+        )
 
     def has_input(self, replica: str, request: str, attempt: int = 1) -> WorkerSent:
         return self.reports(replica, request, "input_ready", attempt)
@@ -361,5 +363,6 @@ def submission(external_id: str = "demo", **fields: Any) -> wire.Submit:
         "affinity": None,
         "window": 1024,
         "at_ns": 100,
+        "traceparent": None,
     }
     return wire.Submit(**good | fields)

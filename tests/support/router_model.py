@@ -21,6 +21,7 @@ from omnizmq.config import Config
 from omnizmq.pipeline import Pipeline, Plan
 from omnizmq.router import lifecycle as life
 from omnizmq.router import messages as msg
+from omnizmq.trace.context import stage_traceparent
 from support.delivered_model import Told
 from support.lifecycle_model import ILLEGAL, Model
 from support.operations_model import ModelOrders
@@ -639,6 +640,9 @@ class RouterModel:
                 )
                 for edge in edges_out
             ],
+            traceparent=stage_traceparent(
+                submit.request_id, f"{submit.request_id}/{number}/{stage}", submit.traceparent
+            ),
         )
 
     def _caller_frame(self, request: ModelRequest, command: life.Deliver | life.SendTerminal) -> Any:

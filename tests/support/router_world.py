@@ -47,13 +47,13 @@ class Job:
             case life.RelayArrived(_, target, data):
                 return wire.RelayContent(**self.head, target=target, data=data)
             case life.StageFinished(_, reason, error, usage, note, outputs):
-                edges = [wire.EdgeCount("x", 3, 30, 1, 2), wire.EdgeCount("y", 1, 4, 1, 2)] if outputs else []
+                edges = [wire.EdgeCount("x", 3, 30, 1, 2, 0), wire.EdgeCount("y", 1, 4, 1, 2, 0)] if outputs else []
                 report = {"finish_reason": reason, "error": error, "usage": usage, "note": note, "outputs": outputs}
                 return wire.StageFinished(**self.head, **report, edges=edges, at_ns=1)
         raise AssertionError(event)
 
     def fact(self, name: str) -> wire.StageFact:
-        return wire.StageFact(**self.head, fact=name, at_ns=1)
+        return wire.StageFact(**self.head, fact=name, at_ns=1, detail={})
 
     def pause(self, paused: bool) -> wire.StagePaused:
         return wire.StagePaused(**self.head, paused=paused, at_ns=1)

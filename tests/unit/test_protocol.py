@@ -386,17 +386,18 @@ def _samples() -> list[Any]:
     prompt = wire.Prompt(None, [wire.Message("user", [wire.TextPart("hi"), wire.AudioPart(b"RIFF")])], None)
     array = wire.ArrayData("rows", "<f4", [1, 1], b"abcd")
     return [
-        wire.Submit("demo-1", "demo", prompt, ["text"], {"thinker": {"stop": ["a"]}}, 1, 2.5, None, 8, 1),
+        wire.Submit("demo-1", "demo", prompt, ["text"], {"thinker": {"stop": ["a"]}}, 1, 2.5, None, 8, 1, None),
         wire.SubmitStage(
             "demo-1", "demo", 1, "demo-1/1/talker", prompt, None, {"a": None}, 0, True, 8, 1 << 20, 0,
             [wire.Source("thinker", "thinker/0", 1, "chunk")],
             [wire.Target("code2wav", "code2wav/0", 1, "ipc://x", "relay", 4, 60.0)],
+            "",
         ),
         wire.Welcome(1, "demo", 5, [wire.StageInfo("thinker", "text")], 9, 8, 1 << 20, 10.0),
         wire.Delivery("demo-1", "code2wav", "audio", wire.Audio(b"abcd", 24_000), True),
         wire.Terminal("demo-1", "code2wav", "audio", "error", error, {"thinker": {"t": 1}}, ["talker"], {"a": "b"}),
         wire.ChunkFrame("demo-1", 1, 1, "thinker", 1, {"n": 1.5, "b": True}, [array]),
-        wire.StageFinished("demo-1", 1, 1, "stop", None, {"a": 1}, "note", 1, [wire.EdgeCount("t", 1, 2, 3, 4)], 5),
+        wire.StageFinished("demo-1", 1, 1, "stop", None, {"a": 1}, "note", 1, [wire.EdgeCount("t", 1, 2, 3, 4, 5)], 6),
         wire.EdgeFailed("demo-1", 1, 1, "thinker", error),
         wire.Part(1, 0, 3, b"abc"),
     ]  # fmt: skip

@@ -70,9 +70,9 @@ class Bench:
         external = f"bench-{self.count}"
         rid = wire.make_request_id(external, self.count.to_bytes(8, "big"))
         prompt = wire.Prompt(f"Say something about number {self.count}.", None, None)
-        self.feed(ClientSent(b"client", wire.Submit(rid, external, prompt, None, {}, 0, None, None, 1024, 1)))
+        self.feed(ClientSent(b"client", wire.Submit(rid, external, prompt, None, {}, 0, None, None, 1024, 1, None)))
         for stage in reversed(STAGES):
-            self.says(stage, wire.StageFact(rid, 1, 1, "registered", 1))
+            self.says(stage, wire.StageFact(rid, 1, 1, "registered", 1, {}))
         self.says("thinker", wire.Output(rid, 1, 1, 1, wire.Text("word "), False, 1))
         return rid
 

@@ -300,6 +300,7 @@ class TestFacts:
             "edges": "",
             "final_stages": "thinker",
             "last_stage": "thinker",
+            "modalities": "text",
         }
         assert whole["edges"] == "thinker>talker,talker>voice"
         assert whole["final_stages"] == "thinker,other,voice"

@@ -11,6 +11,7 @@ from omnizmq.pipeline import Pipeline
 from omnizmq.router import lifecycle as life
 from omnizmq.router.pools import Binding, Pools
 from omnizmq.router.request import Request
+from omnizmq.trace.context import stage_traceparent
 
 REQUEST = rid("demo")
 CONFIG = config(
@@ -50,6 +51,7 @@ def test_a_stage_without_inputs_gets_the_prompt_and_the_requests_params_over_the
         unread=0,
         sources=[],
         targets=[wire.Target("voice", "voice/0", 3, "ipc://voice/0", "chunk", 32, 60.0)],
+        traceparent=stage_traceparent(REQUEST, f"{REQUEST}/1/thinker", None),
     )
 
 

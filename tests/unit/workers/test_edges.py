@@ -157,9 +157,9 @@ class TestOutEdge:
 
     def test_c6_the_count_has_bytes_of_arrays_and_texts_and_the_times_of_first_and_last(self) -> None:
         edge = out_edge()
-        assert edge.count() == wire.EdgeCount("code2wav", 0, 0, 0, 0)
+        assert edge.count(1) == wire.EdgeCount("code2wav", 0, 0, 0, 0, 0)
         edge.put(sized(100))
         edge.put(Chunk({"word": "né", "n": 5}))
         edge.pop(7)
         edge.pop(9)
-        assert edge.count() == wire.EdgeCount("code2wav", 2, 103, 7, 9)
+        assert edge.count(9) == wire.EdgeCount("code2wav", 2, 103, 7, 9, 0)

@@ -445,7 +445,7 @@ class TestOutputs:
         play.gate.handle(made(to={"code2wav": [rows]}), 50)
         commands = play.gate.handle(made(to={"code2wav": [rows]}, finish_reason="stop"), 90)
         report = next(c.frame for c in commands if isinstance(c, ToRouter) and isinstance(c.frame, wire.StageFinished))
-        assert report.edges == [wire.EdgeCount("code2wav", 2, 2 * (24 + 3), 50, 90)]
+        assert report.edges == [wire.EdgeCount("code2wav", 2, 2 * (24 + 3), 50, 90, 0)]
 
     def test_p5_a_relay_edge_sends_all_to_the_router_before_its_report(self) -> None:
         play = first_stage(target(mode="relay"))

@@ -117,6 +117,7 @@ class GateMachine(RuleBasedStateMachine):
             targets=[
                 target(stage, mode, fields["window"]) for stage, mode in zip(TARGETS, fields["modes_out"], strict=False)
             ],
+            traceparent="",
         )
         if key not in self.model.requests:
             self.submitted[key] = self.submitted.get(key, 0) + 1
@@ -339,7 +340,15 @@ class GateMachine(RuleBasedStateMachine):
         assert not any(self.gate._ring._lines.values())
         running = self.gate._running
         slots = running._slots
-        tables = [running._works, running._unasked, slots._holders, slots._places, slots._line, slots._waiting]
+        tables = [
+            running._works,
+            running._unasked,
+            slots._holders,
+            slots._places,
+            slots._line,
+            slots._by_number,
+            self.gate._ring._owner,
+        ]
         assert not any(tables)
 
 
