@@ -1,147 +1,121 @@
-"""`omnizmq trace`: where a request is or was, and why (T1, T2).
+"""`omnizmq trace`: where a request is or was, and why (T1, T2). Reads the command line; the parts are beside it.
 
-Searches the traces of the running deployments, then all that are stored; among those, the newest request wins, and the
-others that bear the id are counted. Finds, and leaves judging and drawing to `omnizmq.trace`.
+`finding` says which request is meant, `listing` lists several, `following` shows one as it goes on.
 """
 
 from __future__ import annotations
 
+import json
 import sys
-from collections.abc import Iterator, Sequence
-from contextlib import ExitStack
+from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 import click
 
 if TYPE_CHECKING:
+    from omnizmq.commands.finding import Found
     from omnizmq.trace.facts import Fact
-    from omnizmq.trace.store import Traced, TraceReader
-
-
-class _Store(NamedTuple):
-    """A deployment's trace. `pid`: its router's; None when it does not run."""
-
-    name: str
-    path: Path
-    pid: int | None
-
-
-class _Found(NamedTuple):
-    """The newest request of a store that matches, and how many of that store do."""
-
-    store: _Store
-    reader: TraceReader
-    about: Traced
-    matches: int
-
-    @property
-    def rank(self) -> tuple[bool, int]:
-        """Of a running deployment first, then by age; the highest is the one that is meant."""
-        return self.store.pid is not None, self.about.wall_ns
-
-    @property
-    def may_go_on(self) -> bool:
-        """Whether the process that traced it is the deployment's router, and runs."""
-        return not self.about.ended and self.about.pid == self.store.pid
 
 
 @click.command()
 @click.argument("id_", metavar="[ID]", required=False)
 @click.option("--last", is_flag=True, help="The newest request.")
+@click.option("--failed", is_flag=True, help="List the newest requests that failed or were refused.")
+@click.option("--limit", type=click.IntRange(1, 1000), metavar="N", help="How many --failed lists; default: 10.")
+@click.option("--slow", type=click.IntRange(1, 1000), metavar="N", help="List the N requests that took longest.")
+@click.option("--follow", is_flag=True, help="Show it as it goes on, until it has ended.")
 @click.option("--json", "as_json", is_flag=True, help="One JSON document on stdout.")
+@click.option(
+    "--perfetto",
+    metavar="FILE",
+    type=click.Path(dir_okay=False, path_type=Path),
+    help="Also write the timeline to a file that ui.perfetto.dev opens.",
+)
 @click.option("--connect", metavar="NAME", help="Only this deployment: its name, or its endpoint while it runs.")
-def trace(id_: str | None, last: bool, as_json: bool, connect: str | None) -> None:
-    """Show the timeline of one request and say where it stands.
+def trace(
+    id_: str | None,
+    last: bool,
+    failed: bool,
+    limit: int | None,
+    slow: int | None,
+    follow: bool,
+    as_json: bool,
+    perfetto: Path | None,
+    connect: str | None,
+) -> None:
+    """Show the timeline of one request and say where it stands, or list requests.
 
     ID is the caller's own id or a request id. While the request runs and after it has ended, also after its deployment
     has. Times are milliseconds since the client's submit.
     """
-    if (id_ is None) != last:
-        raise click.UsageError("name one request: an ID, or --last")
-    from omnizmq.errors import NotFoundError
+    _check(id_, last=last, failed=failed, limit=limit, slow=slow, follow=follow)
+    if failed or slow is not None:
+        _list(connect, failed, limit, slow, as_json, perfetto)
+        return
+    from omnizmq.commands import finding, following
 
-    with ExitStack() as readers:
-        found = list(_search(_stores(connect), id_, readers))
-        if not found:
-            raise NotFoundError(_unknown(id_, connect))
-        chosen = max(found, key=lambda one: one.rank)
-        facts = chosen.reader.facts(chosen.about.request_id)
-    others = 0 if last else sum(one.matches for one in found) - 1
-    _show(chosen, facts, others=others, as_json=as_json)
-
-
-def _stores(connect: str | None) -> list[_Store]:
-    """The traces to search; with `connect`, the one that it names."""
-    from omnizmq.errors import InvalidRequestError, NotFoundError
-    from omnizmq.runtime import check_name, running, state_root
-    from omnizmq.trace.database import FILE_NAME
-
-    if connect is not None and connect.endswith(".json"):
-        raise InvalidRequestError("traces stay on the machine of their deployment: run `omnizmq trace` there")
-    root = state_root()
-    deployments = running()
-    pids = {deployment.name: deployment.pid for deployment in deployments}
-    stored = {path.parent.name: path for path in sorted(root.glob(f"*/{FILE_NAME}"))}
-    if connect is None:
-        return [_Store(name, path, pids.get(name)) for name, path in stored.items()]
-    by_endpoint = {deployment.endpoint: deployment.name for deployment in deployments}
-    name = check_name(by_endpoint.get(connect, connect))
-    if name not in pids and name not in stored:
-        known = ", ".join(stored) or "none"
-        raise NotFoundError(f"no deployment {name!r} runs or has left a trace; those that have: {known}")
-    return [_Store(name, root / name / FILE_NAME, pids.get(name))]
+    found = following.follow(id_, connect, as_json=as_json) if follow else finding.find(id_, connect)
+    written = _written(perfetto, [found.facts])
+    if as_json or not follow:
+        _show(found, as_json=as_json, more=written)
+    if found.others:
+        click.echo(f"omnizmq trace: {found.others} other request{_bear(found.others)} this id", err=True)
 
 
-def _search(stores: Sequence[_Store], id_: str | None, readers: ExitStack) -> Iterator[_Found]:
-    """What each trace has of the id, or its newest request. One that cannot be read does not hide the others."""
-    from omnizmq.errors import NotFoundError, OmnizmqError
-    from omnizmq.trace.store import TraceReader
-
-    for store in stores:
-        try:
-            reader = readers.enter_context(TraceReader(store.path))
-            request_ids = reader.last(1) if id_ is None else reader.find(id_)
-            about = reader.about(request_ids[0]) if request_ids else None
-        except OmnizmqError as error:
-            if len(stores) == 1:
-                raise NotFoundError(error.message) from error
-            click.echo(f"omnizmq trace: {error.message}", err=True)
-            continue
-        if about is not None:
-            yield _Found(store, reader, about, len(request_ids))
+def _check(id_: str | None, *, last: bool, failed: bool, limit: int | None, slow: int | None, follow: bool) -> None:
+    """Raises `click.UsageError` for what cannot be meant."""
+    meant = [id_ is not None, last, failed, slow is not None]
+    if sum(meant) != 1:
+        raise click.UsageError("name one request (an ID, or --last), or one list (--failed, or --slow N)")
+    if limit is not None and not failed:
+        raise click.UsageError("--limit N goes with --failed" + ("" if slow is None else "; --slow has its own N"))
+    if follow and (failed or slow is not None):
+        raise click.UsageError("--follow shows one request: name an ID, or --last")
 
 
-def _unknown(id_: str | None, connect: str | None) -> str:
-    where = f" in the trace of {connect}" if connect else ""
-    if id_ is None:
-        return f"no request is stored{where}"
-    shown = id_ if len(id_) <= 200 else id_[:200] + "…"
-    return f"no request with id {shown!r} is known{where}"
+def _list(
+    connect: str | None, failed: bool, limit: int | None, slow: int | None, as_json: bool, perfetto: Path | None
+) -> None:
+    from omnizmq.commands import listing
 
-
-def _show(found: _Found, facts: Sequence[Fact], *, others: int, as_json: bool) -> None:
-    import datetime
-    import json
-    import time
-
-    from omnizmq.trace.summary import summarize
-
-    document = summarize(facts, live=found.may_go_on)
-    started = datetime.datetime.fromtimestamp(found.about.wall_ns / 1e9, datetime.UTC)
+    listed = listing.failed(connect, limit or listing.LIMIT) if slow is None else listing.slow(connect, slow)
+    written = _written(perfetto, [one.found.facts for one in listed])
     if as_json:
-        extra = {"deployment": found.store.name, "started_at": started.isoformat(), "other_matches": others}
-        click.echo(json.dumps(document | extra, indent=2))
+        click.echo(json.dumps({"requests": listing.documents(listed), **written}, indent=2))
     else:
-        from omnizmq.trace.view import show
-
-        origin = f"deployment {found.store.name}, {started.astimezone():%Y-%m-%d %H:%M:%S}"
-        show(document, sys.stdout, origin=origin, now_ms=_now_ms(facts, time.monotonic_ns()))
-    if others:
-        click.echo(f"omnizmq trace: {others} other request{'s bear' if others > 1 else ' bears'} this id", err=True)
+        where = f" in the trace of {connect}" if connect else ""
+        listing.show(listed, f"no request {'has failed' if failed else 'is stored'}{where}")
 
 
-def _now_ms(facts: Sequence[Fact], now_ns: int) -> float | None:
-    from omnizmq.trace.timeline import Timeline
+def _written(perfetto: Path | None, requests: Sequence[Sequence[Fact]]) -> dict[str, Any]:
+    """The file, where one is wanted; and what the document says of it. Where it cannot be written, none is left."""
+    if perfetto is None:
+        return {}
+    from importlib import import_module
 
-    return Timeline(facts).ms(now_ns)
+    from omnizmq.commands.saving import save
+
+    save(perfetto, import_module("omnizmq.trace.perfetto").encode(requests))
+    click.echo(f"omnizmq trace: wrote {perfetto}; open it at https://ui.perfetto.dev", err=True)
+    return {"perfetto": str(perfetto)}
+
+
+def _show(found: Found, *, as_json: bool, more: dict[str, Any]) -> None:
+    document = found.summary()
+    if as_json:
+        extra = {
+            "deployment": found.store.name,
+            "started_at": found.started.isoformat(),
+            "other_matches": found.others,
+            **more,
+        }
+        click.echo(json.dumps(document | extra, indent=2))
+        return
+    from omnizmq.trace.view import show
+
+    show(document, sys.stdout, origin=found.origin, now_ms=found.now_ms())
+
+
+def _bear(others: int) -> str:
+    return "s bear" if others > 1 else " bears"

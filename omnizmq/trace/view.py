@@ -1,36 +1,27 @@
 """A summary for people: coloured on a terminal, plain text when piped.
 
-What it shows is a function of the document of `summarize` alone. rich is imported only when something is shown.
+What it shows is a function of the document of `summarize` and of the width alone. rich is imported only when something
+is shown. Where a terminal is narrow, texts wrap and the least important columns go, with a note that says which.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import IO, TYPE_CHECKING, Any
+
+from omnizmq.trace.bars import ASCII, BLOCKS, Document, Marks, bar
+from omnizmq.trace.layout import GAP, MIN_FREE, Column, Line, duration, fit, number, sized, table, wrapped
+from omnizmq.trace.live_view import live_lines
 
 if TYPE_CHECKING:
     from rich.console import Console
-    from rich.table import Table
+    from rich.text import Text
 
-BAR_CELLS = 20
-_PLAIN_COLUMNS = 200
-
-Document = Mapping[str, Any]
-
-
-@dataclass(frozen=True, slots=True)
-class _Marks:
-    """How a bar is drawn: submitted and waiting, computing without an output yet, giving outputs."""
-
-    waits: str
-    computes: str
-    gives: str
-
-
-_BLOCKS = _Marks("·", "░", "█")
-_ASCII = _Marks(".", "-", "#")
+_PIPED_BAR = 40
+_MOST_BAR = 120
+_TIMES = {"submit": "submitted_ms", "input": "input_ready_ms", "first": "first_output_ms", "end": "finished_ms"}
+_BAR_COLOURS = {"waits": "dim", "computes": "cyan", "gives": "green", "paused": "yellow", "reports": "magenta"}
 
 
 def show(document: Document, out: IO[str], *, origin: str = "", now_ms: float | None = None) -> None:
@@ -39,58 +30,87 @@ def show(document: Document, out: IO[str], *, origin: str = "", now_ms: float | 
     `origin` says where it is from (deployment, date). `now_ms`, on the document's clock, is where the bars of a live
     request end; without it they end at its last event.
     """
+    console = console_for(out)
+    width = console.width if out.isatty() else None
+    write(lines(document, width, marks_for(out), origin=origin, now_ms=now_ms), console)
+
+
+def console_for(out: IO[str]) -> Console:
+    """Prints what it is given as it is: no markup, no emoji; the colours of styles, where `out` is a terminal."""
     from rich.console import Console
 
-    encoding = getattr(out, "encoding", None) or "utf-8"
-    console = Console(
-        file=out,
-        width=None if out.isatty() else _PLAIN_COLUMNS,
-        markup=False,
-        highlight=False,
-        emoji=False,
-        soft_wrap=True,
-    )
-    marks = _BLOCKS if "utf" in encoding.lower() else _ASCII
-    with console.capture() as capture:
-        _print(console, document, marks, origin, now_ms)
-    out.write(capture.get().encode(encoding, "replace").decode(encoding))
+    return Console(file=out, markup=False, highlight=False, emoji=False, soft_wrap=True)
 
 
-def _print(console: Console, document: Document, marks: _Marks, origin: str, now_ms: float | None) -> None:
-    verdict = document["verdict"]
-    console.print(clean(f"{document['external_id']}  request {document['request_id']}"), style="bold")
-    console.print(clean(", ".join(filter(None, (document["state"], origin)))), style="dim")
+def marks_for(out: IO[str]) -> Marks:
+    return BLOCKS if "utf" in _encoding(out).lower() else ASCII
+
+
+def write(shown: Sequence[Line], console: Console) -> None:
+    for line in shown:
+        console.print(styled(line, console))
+
+
+def styled(line: Line, console: Console) -> Text:
+    """In the colours of its style, and with `?` for what the console's encoding does not have."""
+    from rich.text import Text
+
+    encoding = _encoding(console.file)
+    shown = line.text.encode(encoding, "replace").decode(encoding)
+    if line.style != "bar":
+        return Text(shown, style=line.style)
+    text = Text(shown)
+    for phase, colour in _BAR_COLOURS.items():
+        text.highlight_regex(f"{getattr(BLOCKS, phase)}+", colour)
+    return text
+
+
+def _encoding(out: IO[str]) -> str:
+    return getattr(out, "encoding", None) or "utf-8"
+
+
+def lines(
+    document: Document, width: int | None, marks: Marks = BLOCKS, *, origin: str = "", now_ms: float | None = None
+) -> list[Line]:
+    """All that is shown, in at most `width` cells a line; None: as wide as it is, and no text wraps."""
     end_ms = _end(document, now_ms)
-    if document["stages"]:
-        console.print()
-        console.print(_stages(document["stages"], marks, end_ms))
-        legend = f"{marks.waits} waits, {marks.computes} computes, {marks.gives} gives output"
-        console.print(f"times in ms, bars from 0 to {number(end_ms)}: {legend}", style="dim")
-    if document["edges"]:
-        console.print()
-        console.print(_edges(document["edges"]))
-    engine_ids = [stage["engine_id"] for stage in document["stages"].values() if stage["engine_id"]]
-    if engine_ids:
-        console.print()
-    for engine_id in engine_ids:
-        console.print(clean(f"engine id {engine_id}"), style="dim")
-    for attempt in document["attempts"][1:]:
-        console.print(clean(f"attempt {attempt['number']} after {attempt['why'] or 'a failure'}"))
-    console.print()
-    _print_terminal(console, document["terminal"])
-    console.print(clean(verdict["text"]), style=_style(document))
+    parts = [
+        _head(document, width, origin),
+        _stages(document, width, marks, end_ms),
+        _edges(document, width),
+        live_lines(document.get("live"), width),
+        _ids(document, width),
+        _usage(document, width),
+        [*_terminal(document, width), *_verdict(document, width, now_ms)],
+    ]
+    shown: list[Line] = []
+    for part in filter(None, parts):
+        shown += [Line(""), *part] if shown else part
+    return shown
 
 
-def _print_terminal(console: Console, terminal: Document | None) -> None:
-    if terminal is not None:
-        at, reason = number(terminal["at_ms"]), terminal["finish_reason"]
-        console.print(clean(f"terminal of {terminal['stage']} at {at} ms, finish reason {reason}"))
+# --- Head ----------------------------------------------------------------------------------------------------------
 
 
-def _style(document: Document) -> str:
-    if document["verdict"]["complete"]:
-        return "bold green"
-    return "bold yellow" if document["state"] == "live" else "bold red"
+def _head(document: Document, width: int | None, origin: str) -> list[Line]:
+    title = f"{document['external_id']}  request {document['request_id']}"
+    state = ", ".join(filter(None, (document["state"], origin, *_wishes(document))))
+    return _styled(wrapped(title, width), "bold") + _styled(wrapped(state, width), "dim")
+
+
+def _wishes(document: Document) -> list[str]:
+    """What was asked for beside the prompt, as far as it was anything."""
+    received: Document = next((event for event in document["events"] if event["event"] == "received"), {})
+    said = [f"modalities {received['modalities']}"] if received.get("modalities") else []
+    said += [f"deadline {number(received['deadline_s'])} s"] if received.get("deadline_s") is not None else []
+    return said + [f"{key} {received[key]}" for key in ("priority", "traceparent") if received.get(key)]
+
+
+def _styled(texts: Sequence[str], style: str) -> list[Line]:
+    return [Line(text, style) for text in texts]
+
+
+# --- Stages --------------------------------------------------------------------------------------------------------
 
 
 def _end(document: Document, now_ms: float | None) -> float:
@@ -102,65 +122,162 @@ def _end(document: Document, now_ms: float | None) -> float:
     return max(times, default=0.0)
 
 
-def _table(columns: Sequence[str], right: Sequence[str]) -> Table:
-    from rich.table import Table
-
-    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="bold")
-    for column in columns:
-        table.add_column(column, justify="right" if column in right else "left", no_wrap=True)
-    return table
-
-
-def _stages(stages: Mapping[str, Document], marks: _Marks, end_ms: float) -> Table:
-    times = ("submit", "input", "first", "end", "out")
-    table = _table(("stage", "", *times, "reason"), right=times)
-    for name, stage in stages.items():
-        cells = (stage[f"{step}_ms"] for step in ("submitted", "input_ready", "first_output", "finished"))
-        table.add_row(
-            clean(stage["replica"] or name),
-            bar(stage, end_ms, marks),
-            *map(number, (*cells, stage["outputs"])),
-            clean(stage["finish_reason"] or "-"),
-        )
-    return table
+def _stages(document: Document, width: int | None, marks: Marks, end_ms: float) -> list[Line]:
+    """A row a replica; where there were several attempts, a table each, with the same columns and the same axis."""
+    if not document["stages"]:
+        return []
+    attempts = document["attempts"] or [{"number": 1, "why": None, "stages": document["stages"]}]
+    rows = [(attempt["number"], name, stage) for attempt in attempts for name, stage in attempt["stages"].items()]
+    columns, left_out, bars = _columns(document, rows, width, marks, end_ms)
+    heading, *drawn = table(columns)
+    shown = [Line(heading, "bold")]
+    for attempt in attempts:
+        if len(attempts) > 1:
+            after = f" after {attempt['why'] or 'a failure'}" if attempt["number"] > attempts[0]["number"] else ""
+            shown += _styled(wrapped(f"attempt {attempt['number']}{after}", width), "bold")
+        shown += [Line(drawn.pop(0), "bar") for _ in attempt["stages"]]
+    legend = ", ".join(filter(None, ("times in ms since it was asked", marks.legend(bars))))
+    return shown + _styled(wrapped(legend, width), "dim") + _note(left_out, width)
 
 
-def _edges(edges: Sequence[Document]) -> Table:
-    numbers = ("chunks", "bytes", "first", "last")
-    table = _table(("edge", *numbers), right=numbers)
-    for edge in edges:
-        cells = (edge[key] for key in ("chunks", "bytes", "first_ms", "last_ms"))
-        table.add_row(clean(f"{edge['from']} to {edge['to']}"), *map(number, cells))
-    return table
+def _columns(
+    document: Document,
+    rows: Sequence[tuple[int, str, Document]],
+    width: int | None,
+    marks: Marks,
+    end_ms: float,
+) -> tuple[list[Column], list[str], list[str]]:
+    """The columns that have room, the names of those that have not, and the bars."""
+    names = Column("stage", [stage["replica"] or name for _, name, stage in rows])
+    others = [
+        Column(title, [number(stage[key]) for _, _, stage in rows], right=True, drop=drop)
+        for (title, key), drop in zip(_TIMES.items(), (2, 1, 3, 5), strict=True)
+    ]
+    others.append(Column("out", [number(stage["outputs"]) for _, _, stage in rows], right=True, drop=4))
+    others.append(Column("reason", [stage["finish_reason"] or "-" for _, _, stage in rows], drop=6))
+    least = Column("", [" " * MIN_FREE])
+    kept, left_out = fit([names, least, *others], width)
+    kept.remove(least)
+    taken = sum(column.width + len(GAP) for column in kept)
+    cells = _PIPED_BAR if width is None else min(_MOST_BAR, max(MIN_FREE, width - taken))
+    bars = [
+        bar(stage, _of(document, name, attempt), end_ms, cells, marks, until_ms=_given_up(document, attempt))
+        for attempt, name, stage in rows
+    ]
+    axis = Column("0" + f"{number(end_ms)} ms".rjust(cells - 1), bars)
+    return [kept[0], axis, *kept[1:]], left_out, bars
 
 
-def bar(stage: Document, end_ms: float, marks: _Marks = _BLOCKS) -> str:
-    """The stage's life on an axis of `BAR_CELLS` cells from 0 to `end_ms`; blank for one that was not submitted."""
-    begin = stage["submitted_ms"]
-    if begin is None or end_ms <= 0:
-        return " " * BAR_CELLS
-    finish = end_ms if stage["finished_ms"] is None else stage["finished_ms"]
-    first = math.inf if stage["first_output_ms"] is None else stage["first_output_ms"]
-    ready = first if stage["input_ready_ms"] is None else stage["input_ready_ms"]
-    cells = ""
-    for cell in range(BAR_CELLS):
-        left, right = cell * end_ms / BAR_CELLS, (cell + 1) * end_ms / BAR_CELLS
-        if right <= begin or left > finish:
-            cells += " "
-        elif right <= ready:
-            cells += marks.waits
-        else:
-            cells += marks.gives if right > first else marks.computes
-    return cells
+def _of(document: Document, stage: str, attempt: int) -> list[Document]:
+    return [event for event in document["events"] if event.get("stage") == stage and event["attempt"] == attempt]
 
 
-def number(value: float | None) -> str:
-    """A count, or a time without its unit: `812`, `3.4`, or `-` where there is none."""
-    if value is None:
-        return "-"
-    return str(value) if isinstance(value, int) else f"{value:.0f}" if value >= 10 else f"{value:.1f}"
+def _given_up(document: Document, attempt: int) -> float:
+    """When the next attempt began."""
+    return min((event["at_ms"] for event in document["events"] if event["attempt"] > attempt), default=math.inf)
 
 
-def clean(line: str) -> str:
-    """Without control characters: an error's message must not steer the terminal that shows it."""
-    return "".join(character if character.isprintable() else "?" for character in line)
+def _note(left_out: Sequence[str], width: int | None) -> list[Line]:
+    if not left_out:
+        return []
+    return _styled(wrapped(f"no room here for: {', '.join(left_out)} (a wider terminal, or --json)", width), "dim")
+
+
+# --- Edges ---------------------------------------------------------------------------------------------------------
+
+
+def _edges(document: Document, width: int | None) -> list[Line]:
+    edges: Sequence[Document] = document["edges"]
+    if not edges:
+        return []
+    parked = _parked(document)
+    columns = [
+        Column("edge", [f"{edge['from']} to {edge['to']}" for edge in edges]),
+        Column("chunks", [number(edge["chunks"]) for edge in edges], right=True),
+        Column("bytes", [_bytes(edge["bytes"]) for edge in edges], right=True),
+        Column("first", [number(edge["first_ms"]) for edge in edges], right=True, drop=1),
+        Column("last", [number(edge["last_ms"]) for edge in edges], right=True, drop=2),
+    ]
+    if any(parked.values()):
+        cells = [_parked_for(parked.get((edge["from"], edge["to"]))) for edge in edges]
+        columns.append(Column("parked", cells, right=True))
+    kept, left_out = fit(columns, width)
+    heading, *rows = table(kept)
+    return [Line(heading, "bold"), *map(Line, rows), *_note(left_out, width)]
+
+
+def _bytes(value: int | None) -> str:
+    return "-" if value is None else sized(value)
+
+
+def _parked(document: Document) -> dict[tuple[str, str], float]:
+    """For how many milliseconds in all each edge of the last attempt was without credit or room."""
+    last = max((event["attempt"] for event in document["events"]), default=0)
+    return {
+        (event["stage"], event["to"]): event["parked_ms"]
+        for event in document["events"]
+        if event["event"] == "edge" and event["attempt"] == last and {"stage", "to", "parked_ms"} <= event.keys()
+    }
+
+
+def _parked_for(ms: float | None) -> str:
+    return "-" if not ms else duration(ms)
+
+
+# --- Ids, usage, end -----------------------------------------------------------------------------------------------
+
+
+def _ids(document: Document, width: int | None) -> list[Line]:
+    attempts = document["attempts"] or [{"stages": document["stages"]}]
+    engine_ids = [stage["engine_id"] for attempt in attempts for stage in attempt["stages"].values()]
+    return [
+        line
+        for engine_id in filter(None, engine_ids)
+        for line in _styled(wrapped(f"engine id {engine_id}", width, hanging=GAP), "dim")
+    ]
+
+
+def _usage(document: Document, width: int | None) -> list[Line]:
+    """What the stages of the last attempt counted, as far as their reports say."""
+    last = max((event["attempt"] for event in document["events"]), default=0)
+    shown = []
+    for event in document["events"]:
+        if event["event"] == "finished" and event["attempt"] == last:
+            counts = {key.removeprefix("usage_"): value for key, value in event.items() if key.startswith("usage_")}
+            if counts:
+                counted = ", ".join(f"{name} {number(value)}" for name, value in counts.items())
+                shown += wrapped(f"usage of {event.get('stage')}: {counted}", width, hanging=GAP)
+    return [Line(text) for text in shown]
+
+
+def _terminal(document: Document, width: int | None) -> list[Line]:
+    terminal = document["terminal"]
+    if terminal is None:
+        return []
+    at, reason = number(terminal["at_ms"]), terminal["finish_reason"]
+    return [
+        Line(text) for text in wrapped(f"terminal of {terminal['stage']} at {at} ms, finish reason {reason}", width)
+    ]
+
+
+def _verdict(document: Document, width: int | None, now_ms: float | None) -> list[Line]:
+    """Whose move it is, and last the sentence."""
+    verdict = document["verdict"]
+    shown = [Line(text) for text in wrapped(move, width)] if (move := _move(document, now_ms)) else []
+    return shown + _styled(wrapped(verdict["text"], width), verdict_style(document))
+
+
+def _move(document: Document, now_ms: float | None) -> str:
+    verdict = document["verdict"]
+    if document["state"] != "live" or verdict["owner"] is None:
+        return ""
+    since = verdict["since_ms"]
+    age = "" if since is None or now_ms is None else f", for {duration(now_ms - since)}"
+    cause = f" ({verdict['cause']})" if verdict.get("cause") else ""
+    return f"whose move it is: {verdict['owner']}{age}{cause}"
+
+
+def verdict_style(document: Mapping[str, Any]) -> str:
+    if document["verdict"]["complete"]:
+        return "bold green"
+    return "bold yellow" if document["state"] == "live" else "bold red"

@@ -2,23 +2,25 @@
 
 from __future__ import annotations
 
-import io
 import json
 import os
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
-from contextlib import redirect_stderr, redirect_stdout
+from collections.abc import Callable
 from pathlib import Path
-from typing import NamedTuple
 
 import pytest
 from support import trace_stories as stories
+from support.tracing import run
 
+<<<<<<< HEAD
 from omnizmq.cli import main
 from omnizmq.protocol import VERSION
 from omnizmq.runtime import Deployment, RuntimeDir, state_dir
+=======
+from omnizmq.runtime import state_dir
+>>>>>>> view
 from omnizmq.trace.database import FILE_NAME, Database
 from omnizmq.trace.facts import Fact
 from omnizmq.trace.packing import pack
@@ -44,48 +46,6 @@ def store(name: str, facts: list[Fact], *, wall_s: int, pid: int = 1, token: str
 
 def endpoint(name: str) -> str:
     return f"ipc:///run/{name}.sock"
-
-
-@pytest.fixture
-def running() -> Iterator[Start]:
-    """Starts a deployment as far as others can see one: its directory is owned by this process, and published."""
-    owned: list[RuntimeDir] = []
-
-    def start(name: str) -> None:
-        owned.append(RuntimeDir.create(name))
-        owned[-1].publish(
-            Deployment(
-                name=name,
-                endpoint=endpoint(name),
-                nonce="secret",
-                pid=os.getpid(),
-                started_at=time.time(),
-                version=VERSION,
-            )
-        )
-
-    yield start
-    for one in owned:
-        one.remove()
-
-
-class Result(NamedTuple):
-    exit_code: object
-    stdout: str
-    stderr: str
-
-
-def run(*arguments: str) -> Result:
-    """What a shell would see."""
-    with (
-        pytest.MonkeyPatch.context() as patch,
-        redirect_stdout(io.StringIO()) as out,
-        redirect_stderr(io.StringIO()) as err,
-    ):
-        patch.setattr(sys, "argv", ["omnizmq", "trace", *arguments])
-        with pytest.raises(SystemExit) as end:
-            main()
-    return Result(end.value.code, out.getvalue(), err.getvalue())
 
 
 def document(*arguments: str) -> dict[str, object]:
@@ -256,8 +216,8 @@ def test_t1_t2_a_request_is_live_while_its_router_runs_and_has_not_ended_it(runn
         "replica": None,
         "reason_no_output": None,
     }
-    bars = next(line for line in run("demo").stdout.splitlines() if line.startswith("times in ms"))
-    assert float(bars.split("to ")[1].split(":")[0]) >= 10_000
+    axis = next(line for line in run("demo").stdout.splitlines() if line.startswith("stage"))
+    assert float(axis.partition(" ms ")[0].split()[-1]) >= 10_000
     last = facts[-1].at_ns + 5 * 10**6
     writer.append(
         Fact(stories.REQUEST, "demo", 1, last, "router", "terminal", "code2wav", detail={"finish_reason": "stop"})

@@ -8,22 +8,23 @@ from typing import Any
 import pytest
 from support import trace_stories as stories
 
+from omnizmq.trace.facts import Fact
 from omnizmq.trace.summary import summarize
-from omnizmq.trace.view import bar, show
+from omnizmq.trace.view import lines, show
 
 SPOKEN = """\
 demo  request demo-0123456789abcdef
 ended, deployment d
 
-stage                             submit  input  first  end  out  reason
-thinker/0   ░░░░██████               5.0    7.0     40   91    8  stop
-talker/0    ····░░██████████         3.0     41     60  150    0  stop
-code2wav/0  ······░░████████████     3.0     61     80  199    4  stop
-times in ms, bars from 0 to 200: · waits, ░ computes, █ gives output
+stage       0                                 200 ms  submit  input  first  end  out  reason
+thinker/0    ░░░░░░░██████████─                          5.0    7.0     40   91    8  stop
+talker/0    ········░░░░███████████████████              3.0     41     60  150    0  stop
+code2wav/0  ············░░░░██████████████████████──     3.0     61     80  199    4  stop
+times in ms since it was asked, · waits, ░ computes, █ gives output, ─ output ended, report awaited
 
-edge                chunks  bytes  first  last
-thinker to talker        8   2048     40    88
-talker to code2wav      16   4096     60   148
+edge                chunks    bytes  first  last
+thinker to talker        8  2.0 KiB     40    88
+talker to code2wav      16  4.0 KiB     60   148
 
 engine id demo-0123456789abcdef/1/thinker
 engine id demo-0123456789abcdef/1/talker
@@ -41,28 +42,68 @@ class Terminal(io.StringIO):
         return True
 
 
+@pytest.fixture
+def colours(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TERM", "xterm-256color")
+    monkeypatch.delenv("NO_COLOR", raising=False)
+
+
 def shown(document: dict[str, object], out: io.StringIO | None = None, **options: object) -> str:
     out = out or io.StringIO()
     show(document, out, **options)  # type: ignore[arg-type]
     return "".join(line.rstrip() + "\n" for line in out.getvalue().splitlines())
 
 
+def at_width(facts: list[Fact], width: int, *, live: bool = False, now_ms: float | None = None) -> list[str]:
+    return [line.text for line in lines(summarize(facts, live=live), width, now_ms=now_ms)]
+
+
 def test_t1_a_complete_request_piped() -> None:
     assert shown(summarize(stories.spoken(), live=False), origin="deployment d") == SPOKEN
 
 
-def test_t1_the_same_on_a_terminal_in_colour(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("TERM", "xterm-256color")
-    monkeypatch.delenv("NO_COLOR", raising=False)
+@pytest.mark.usefixtures("colours")
+def test_t1_the_same_on_a_terminal_in_colour() -> None:
     text = shown(summarize(stories.spoken(), live=False), Terminal())
     assert "\x1b[1;32mcomplete after 200 ms, finish reason stop\x1b[0m" in text
+    assert "\x1b[32m█" in text
 
 
-def test_t2_the_bars_of_a_live_request_go_on_to_now() -> None:
+@pytest.mark.usefixtures("colours")
+def test_without_colours_where_none_are_wanted(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("NO_COLOR", "1")
+    assert "\x1b[1mcomplete" in shown(summarize(stories.spoken(), live=False), Terminal())
+
+
+@pytest.mark.parametrize("width", [200, 100, 80, 60, 40])
+@pytest.mark.parametrize("facts", [stories.spoken(), stories.redriven(), stories.started()], ids=len)
+def test_at_every_width_no_line_is_cut_and_the_important_is_there(facts: list[Fact], width: int) -> None:
+    found = at_width(facts, width)
+    assert max(map(len, found)) <= width
+    text = " ".join(found)
+    for important in ("thinker/0", "talker/0", "code2wav/0", "end", "reason", stories.REQUEST):
+        assert important in text
+    assert "".join(summarize(facts, live=False)["verdict"]["text"].split()) in "".join(text.split())
+
+
+def test_the_bar_takes_the_room_that_there_is() -> None:
+    bars = {width: at_width(stories.spoken(), width)[3] for width in (80, 120)}
+    assert len(bars[120]) - len(bars[80]) == 40
+    assert len(at_width(stories.spoken(), 1000)[3]) < 200  # up to what an eye can follow
+
+
+def test_a_narrow_terminal_says_which_columns_it_has_no_room_for() -> None:
+    assert "no room here for: input (a wider terminal, or --json)" in at_width(stories.spoken(), 60)
+    assert not [line for line in at_width(stories.spoken(), 80) if "no room" in line]
+
+
+def test_t2_the_bars_of_a_live_request_go_on_to_now_and_it_says_whose_move_it_is() -> None:
     document = summarize(stories.started(), live=True)
-    assert "bars from 0 to 5000:" in shown(document, now_ms=5000.0)
-    assert "bars from 0 to 8.0:" in shown(document)
-    assert "thinker/0   ░░░░░░░░░░░░░░░░░░░░" in shown(document, now_ms=5000.0)
+    now = shown(document, now_ms=5000.0)
+    assert "5000 ms  submit" in now
+    assert f"thinker/0   {'░' * 40}" in now
+    assert "8.0 ms  submit" in shown(document)
+    assert now.splitlines()[-2] == "whose move it is: thinker/0, for 5.0 s"
 
 
 def test_p3_a_stage_that_was_not_planned_has_an_empty_row() -> None:
@@ -71,9 +112,39 @@ def test_p3_a_stage_that_was_not_planned_has_an_empty_row() -> None:
     assert row.split() == ["code2wav", *["-"] * 6]
 
 
-def test_nothing_and_a_redriven_request_can_be_shown() -> None:
+def test_nothing_can_be_shown() -> None:
     assert "nothing is known" in shown(summarize([], live=True))
-    assert "attempt 2 after replica_lost" in shown(summarize(stories.redriven(), live=True))
+
+
+def test_f2_attempts_are_apart_and_what_was_given_up_ends_where_the_next_begins() -> None:
+    rows = shown(summarize(stories.redriven(), live=True)).splitlines()
+    first, second = rows.index("attempt 1"), rows.index("attempt 2 after replica_lost")
+    assert [row.split()[0] for row in rows[first + 1 : second]] == ["thinker/0", "talker/0", "code2wav/0"]
+    assert [row.split()[0] for row in rows[second + 1 : second + 4]] == ["thinker/0", "talker/0", "code2wav/0"]
+    begins = rows[second + 2].index("·")
+    assert len(rows[first + 3].partition("  3.0")[0].rstrip()) <= begins + 1
+
+
+def test_what_was_asked_for_and_what_was_counted() -> None:
+    plan = stories.SPEECH | {"modalities": "text,audio", "deadline_s": 30.0, "priority": 2}
+    facts = [*stories.asked(plan), stories.fact(50, "finished", "thinker", {"outputs": 3, "usage_tokens": 12})]
+    text = shown(summarize(facts, live=False))
+    assert "ended, modalities text,audio, deadline 30 s, priority 2\n" in text
+    assert "usage of thinker: tokens 12\n" in text
+
+
+def test_b1_for_how_long_an_edge_was_parked() -> None:
+    detail: dict[str, Any] = {"to": "talker", "chunks": 8, "bytes": 2048, "parked_ns": 2_500_000_000}
+    facts = [*stories.started(), stories.fact(91, "edge", "thinker", detail)]
+    document = summarize(facts, live=True)
+    for event in document["events"]:
+        if event["event"] == "edge":
+            event["parked_ms"] = 2500.0
+    rows = [line for line in shown(document).splitlines() if line.startswith(("edge", "thinker to"))]
+    assert [row.split(None, 3 if number else 1)[-1].split()[-2:] for number, row in enumerate(rows)] == [
+        ["last", "parked"],
+        ["2.5", "s"],
+    ]
 
 
 def test_a_message_cannot_steer_the_terminal_nor_the_markup() -> None:
@@ -90,17 +161,5 @@ def test_an_output_that_is_not_unicode_gets_bars_of_ascii() -> None:
     show(summarize(stories.spoken(), live=False), out, origin="déploiement")
     out.flush()
     text = raw.getvalue().decode("ascii")
-    assert "thinker/0   ----######" in text
+    assert "thinker/0    -------##########_ " in text
     assert "ended, d?ploiement" in text
-
-
-def test_a_stage_that_ended_without_an_output_never_gives_one_in_its_bar() -> None:
-    facts = [*stories.started(), stories.finished(50, "talker", outputs=0), stories.finished(100, "thinker", outputs=0)]
-    stages = summarize(facts, live=False)["stages"]
-    assert bar(stages["talker"], 100.0) == "···········         "
-    assert bar(stages["thinker"], 100.0) == " ░░░░░░░░░░░░░░░░░░░"
-
-
-def test_a_bar_of_no_duration_is_blank() -> None:
-    (stage,) = summarize([stories.fact(0, "submitted", "thinker")], live=True)["stages"].values()
-    assert bar(stage, 0.0).strip() == ""

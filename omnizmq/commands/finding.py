@@ -1,0 +1,169 @@
+"""Which requests are meant: looked for in the traces of the running deployments and in all that are stored.
+
+Among the requests that bear one id, those of running deployments come first, then the newest; the others are counted.
+"""
+
+from __future__ import annotations
+
+import datetime
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
+
+import click
+
+if TYPE_CHECKING:
+    from omnizmq.trace.facts import Fact
+    from omnizmq.trace.store import Traced, TraceReader
+
+T = TypeVar("T")
+
+
+class Store(NamedTuple):
+    """A deployment's trace. `pid`: its router's; None when it does not run."""
+
+    name: str
+    path: Path
+    pid: int | None
+
+
+class Found(NamedTuple):
+    """A request, its facts, and how many others bear its id."""
+
+    store: Store
+    about: Traced
+    facts: Sequence[Fact]
+    others: int = 0
+
+    @property
+    def may_go_on(self) -> bool:
+        """Whether the process that traced it is the deployment's router, and runs."""
+        return not self.about.ended and self.about.pid == self.store.pid
+
+    @property
+    def started(self) -> datetime.datetime:
+        """When its deployment first heard of it."""
+        return datetime.datetime.fromtimestamp(self.about.wall_ns / 1e9, datetime.UTC)
+
+    @property
+    def origin(self) -> str:
+        """Deployment and date, as they are shown."""
+        return f"deployment {self.store.name}, {self.started.astimezone():%Y-%m-%d %H:%M:%S}"
+
+    def summary(self) -> dict[str, Any]:
+        """The document of `summarize`."""
+        from omnizmq.trace.summary import summarize
+
+        return summarize(self.facts, live=self.may_go_on)
+
+    def now_ms(self) -> float | None:
+        """Now, on the document's clock."""
+        from omnizmq.trace.timeline import Timeline
+
+        return Timeline(self.facts).ms(time.monotonic_ns())
+
+
+class _Candidate(NamedTuple):
+    """The newest request of a store that matches, and how many of that store do."""
+
+    store: Store
+    reader: TraceReader
+    about: Traced
+    matches: int
+
+    @property
+    def rank(self) -> tuple[bool, int]:
+        """Of a running deployment first, then by age; the highest is the one that is meant."""
+        return self.store.pid is not None, self.about.wall_ns
+
+
+def find(id_: str | None, connect: str | None, *, quiet: bool = False) -> Found:
+    """The request that bears the id, or the newest of all; its facts are those recorded so far.
+
+    A trace that cannot be read is complained of on stderr, unless `quiet`. Raises `NotFoundError` where there is no
+    such request, and `InvalidRequestError` for a `connect` that cannot be one.
+    """
+    from omnizmq.errors import NotFoundError
+
+    with ExitStack() as readers:
+        candidates = list(each(stores(connect), lambda store: _candidate(store, id_, readers), quiet=quiet))
+        found = [one for one in candidates if one is not None]
+        if not found:
+            raise NotFoundError(unknown(id_, connect))
+        chosen = max(found, key=lambda one: one.rank)
+        others = 0 if id_ is None else sum(one.matches for one in found) - 1
+        return Found(chosen.store, chosen.about, chosen.reader.facts(chosen.about.request_id), others)
+
+
+def again(found: Found) -> Found:
+    """The same request, with the facts recorded by now."""
+    from omnizmq.trace.store import TraceReader
+
+    with TraceReader(found.store.path) as reader:
+        about = reader.about(found.about.request_id)
+        return found._replace(about=about, facts=reader.facts(about.request_id), store=_as_now(found.store))
+
+
+def _as_now(store: Store) -> Store:
+    """Its deployment may have ended, or begun again, meanwhile."""
+    from omnizmq.runtime import running
+
+    pid = next((deployment.pid for deployment in running() if deployment.name == store.name), None)
+    return store._replace(pid=pid)
+
+
+def stores(connect: str | None) -> list[Store]:
+    """The traces to search; with `connect`, the one that it names."""
+    from omnizmq.errors import InvalidRequestError, NotFoundError
+    from omnizmq.runtime import check_name, running, state_root
+    from omnizmq.trace.database import FILE_NAME
+
+    if connect is not None and connect.endswith(".json"):
+        raise InvalidRequestError("traces stay on the machine of their deployment: run `omnizmq trace` there")
+    root = state_root()
+    deployments = running()
+    pids = {deployment.name: deployment.pid for deployment in deployments}
+    stored = {path.parent.name: path for path in sorted(root.glob(f"*/{FILE_NAME}"))}
+    if connect is None:
+        return [Store(name, path, pids.get(name)) for name, path in stored.items()]
+    by_endpoint = {deployment.endpoint: deployment.name for deployment in deployments}
+    name = check_name(by_endpoint.get(connect, connect))
+    if name not in pids and name not in stored:
+        known = ", ".join(stored) or "none"
+        raise NotFoundError(f"no deployment {name!r} runs or has left a trace; those that have: {known}")
+    return [Store(name, root / name / FILE_NAME, pids.get(name))]
+
+
+def each(searched: Sequence[Store], look: Callable[[Store], T], *, quiet: bool = False) -> Iterator[T]:
+    """What is found in each trace. One that cannot be read does not hide the others; alone, it is a `NotFoundError`."""
+    from omnizmq.errors import NotFoundError, OmnizmqError
+
+    for store in searched:
+        try:
+            found = look(store)
+        except OmnizmqError as error:
+            if len(searched) == 1:
+                raise NotFoundError(error.message) from error
+            if not quiet:
+                click.echo(f"omnizmq trace: {error.message}", err=True)
+        else:
+            yield found
+
+
+def _candidate(store: Store, id_: str | None, readers: ExitStack) -> _Candidate | None:
+    from omnizmq.trace.store import TraceReader
+
+    reader = readers.enter_context(TraceReader(store.path))
+    request_ids = reader.last(1) if id_ is None else reader.find(id_)
+    return _Candidate(store, reader, reader.about(request_ids[0]), len(request_ids)) if request_ids else None
+
+
+def unknown(id_: str | None, connect: str | None) -> str:
+    """What to say where nothing is found."""
+    where = f" in the trace of {connect}" if connect else ""
+    if id_ is None:
+        return f"no request is stored{where}"
+    shown = id_ if len(id_) <= 200 else id_[:200] + "…"
+    return f"no request with id {shown!r} is known{where}"

@@ -1,0 +1,129 @@
+"""`omnizmq trace --follow`: one request as it goes on, until it has ended.
+
+On a terminal the whole view is drawn anew in place; piped, a line for each event as it becomes known, and one whenever
+it is somebody else's move.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+import time
+from collections.abc import Callable
+from typing import Any
+
+import click
+
+from omnizmq.commands.finding import Found, again, find, stores
+
+POLL_S = 0.25
+WAIT_S = 60.0
+"""How long a request that nobody knows yet is waited for."""
+
+Document = dict[str, Any]
+Draw = Callable[[Found, Document], None]
+
+
+def follow(id_: str | None, connect: str | None, *, as_json: bool) -> Found:
+    """The request once it has ended; with `as_json` nothing is shown. Raises `NotFoundError` where none comes."""
+    from omnizmq.trace.view import console_for
+
+    found = _awaited(id_, connect)
+    console = console_for(sys.stdout)
+    if as_json:
+        return _until_ended(found, lambda _found, _document: None)
+    if sys.stdout.isatty() and not console.is_dumb_terminal:
+        return _in_place(found)
+    return _until_ended(found, Lines())
+
+
+def _awaited(id_: str | None, connect: str | None) -> Found:
+    from omnizmq.errors import NotFoundError
+
+    stores(connect)  # a deployment that there is not does not come
+    deadline = time.monotonic() + WAIT_S
+    said = False
+    while True:
+        try:
+            return find(id_, connect, quiet=said)
+        except NotFoundError as error:
+            if time.monotonic() >= deadline:
+                raise
+            if not said:
+                click.echo(f"omnizmq trace: {error.message}; waiting for it for up to {WAIT_S:.0f} s", err=True)
+            said = True
+        time.sleep(POLL_S)
+
+
+def _until_ended(found: Found, draw: Draw) -> Found:
+    while True:
+        document = found.summary()
+        draw(found, document)
+        if document["state"] == "ended":
+            return found
+        time.sleep(POLL_S)
+        found = again(found)
+
+
+def _in_place(found: Found) -> Found:
+    """The view at its whole length is left on the screen, also when it is interrupted."""
+    from rich.console import Group
+    from rich.live import Live
+
+    from omnizmq.trace.view import console_for, lines, marks_for, show, styled
+
+    console = console_for(sys.stdout)
+    latest: tuple[Found, Document] = (found, found.summary())
+
+    def draw(now: Found, document: Document) -> None:
+        nonlocal latest
+        latest = now, document
+        shown = lines(document, console.width, marks_for(sys.stdout), origin=now.origin, now_ms=now.now_ms())
+        live.update(
+            Group(*(styled(line, console) for line in shown[1 - console.height :])), refresh=True
+        )  # the verdict is last
+
+    try:
+        with Live(console=console, auto_refresh=False, transient=True) as live:
+            return _until_ended(found, draw)
+    finally:
+        now, document = latest
+        show(document, sys.stdout, origin=now.origin, now_ms=now.now_ms())
+
+
+class Lines:
+    """Prints what is new since the last time."""
+
+    def __init__(self) -> None:
+        self._seen: set[str] = set()
+        self._move: object = None
+
+    def __call__(self, found: Found, document: Document) -> None:
+        if not self._seen:
+            click.echo(f"{document['external_id']}  request {document['request_id']}, {found.origin}")
+        for event in document["events"]:
+            key = json.dumps(event)
+            if key not in self._seen:
+                self._seen.add(key)
+                click.echo(event_line(event))
+        verdict = document["verdict"]
+        move = (verdict["last_boundary"], verdict["waiting_for"], verdict["owner"], document["state"])
+        if move != self._move:
+            self._move = move
+            click.echo(f"{'' if document['state'] == 'ended' else 'now: '}{_clean(verdict['text'])}")
+
+
+def event_line(event: Document) -> str:
+    """Its time, who recorded it, what it was, and what else is known of it."""
+    own = ("at_ms", "owner", "event", "attempt", "stage")
+    detail = ", ".join(f"{key} {value}" for key, value in event.items() if key not in own and value not in (None, ""))
+    what = " ".join(filter(None, (event["event"], event.get("stage"))))
+    attempt = f" (attempt {event['attempt']})" if event["attempt"] > 1 else ""
+    line = f"{event['at_ms']:>10.1f} ms  {event['owner']:<12}  {what}{attempt}{': ' + detail if detail else ''}"
+    return _clean(line)
+
+
+def _clean(text: str) -> str:
+    from omnizmq.trace.layout import clean
+
+    return clean(text)

@@ -1,0 +1,138 @@
+"""`omnizmq trace --failed` and `--slow`: a line a request, over the running and the stored traces."""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Sequence
+from operator import attrgetter, itemgetter
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from omnizmq.commands.finding import Found, Store, each, stores
+
+if TYPE_CHECKING:
+    from omnizmq.trace.layout import Line
+    from omnizmq.trace.store import TraceReader
+
+LIMIT = 10
+"""How many failed requests are listed unless it is said otherwise."""
+
+_VERDICT_COLUMNS = 40
+"""Where less room than that is left beside the other columns, a verdict has lines of its own."""
+
+
+class Listed(NamedTuple):
+    """A request of a list. `outcome` is its error's code, its finish reason, or "live"."""
+
+    found: Found
+    duration_ms: float
+    outcome: str
+
+
+def failed(connect: str | None, limit: int) -> list[Listed]:
+    """The newest requests that failed or were refused, the newest first."""
+
+    def look(store: Store, reader: TraceReader) -> list[Listed]:
+        return [_ended(store, reader, outcome) for outcome in reader.failed(limit)]
+
+    found = _gathered(connect, look)
+    return sorted(found, key=lambda one: one.found.about.wall_ns, reverse=True)[:limit]
+
+
+def slow(connect: str | None, limit: int) -> list[Listed]:
+    """The requests that took longest, or have taken longest so far, the longest first."""
+
+    def look(store: Store, reader: TraceReader) -> list[Listed]:
+        listed = [_ended(store, reader, outcome) for outcome in reader.slow(limit)]
+        return listed + (_live(store, reader, limit) if store.pid is not None else [])
+
+    return sorted(_gathered(connect, look), key=attrgetter("duration_ms"), reverse=True)[:limit]
+
+
+def _gathered(connect: str | None, look: Any) -> list[Listed]:
+    from omnizmq.trace.store import TraceReader
+
+    def opened(store: Store) -> list[Listed]:
+        with TraceReader(store.path) as reader:
+            listed: list[Listed] = look(store, reader)
+            return listed
+
+    return [one for found in each(stores(connect), opened) for one in found]
+
+
+def _ended(store: Store, reader: TraceReader, outcome: Any) -> Listed:
+    found = Found(store, reader.about(outcome.request_id), reader.facts(outcome.request_id))
+    return Listed(found, outcome.duration_ms, outcome.error_code or outcome.finish_reason or "unknown")
+
+
+def _live(store: Store, reader: TraceReader, limit: int) -> list[Listed]:
+    """The oldest that have not ended; the clock of their facts is this machine's."""
+    now_ns, listed = time.monotonic_ns(), []
+    for request_id in reader.unended(limit):
+        found = Found(store, reader.about(request_id), reader.facts(request_id))
+        if found.may_go_on and found.facts:
+            began_ns = min(fact.at_ns for fact in found.facts)
+            listed.append(Listed(found, (now_ns - began_ns) / 1e6, "live"))
+    return listed
+
+
+def documents(listed: Sequence[Listed]) -> list[dict[str, Any]]:
+    """Of JSON types alone: what a line shows."""
+    shown = []
+    for one in listed:
+        summary = one.found.summary()
+        shown.append(
+            {
+                "request_id": one.found.about.request_id,
+                "external_id": one.found.about.external_id,
+                "deployment": one.found.store.name,
+                "started_at": one.found.started.isoformat(),
+                "duration_ms": round(one.duration_ms, 3),
+                "state": summary["state"],
+                "outcome": one.outcome,
+                "verdict": summary["verdict"],
+            }
+        )
+    return shown
+
+
+def show(listed: Sequence[Listed], nothing: str) -> None:
+    """A line each on stdout; on a terminal, verdicts wrap. `nothing` is said where the list is empty."""
+    from omnizmq.trace.layout import Line
+    from omnizmq.trace.view import console_for, write
+
+    out = sys.stdout
+    console = console_for(out)
+    shown = lines(listed, console.width if out.isatty() else None) if listed else [Line(nothing)]
+    write(shown, console)
+
+
+def lines(listed: Sequence[Listed], width: int | None) -> list[Line]:
+    """In at most `width` cells a line; None: a line each."""
+    from omnizmq.trace.layout import GAP, Column, Line, clean, duration, fit, table, wrapped
+
+    shown = documents(listed)
+    columns = [
+        Column("when", [f"{one.found.started.astimezone():%Y-%m-%d %H:%M:%S}" for one in listed], drop=2),
+        Column("id", list(map(itemgetter("external_id"), shown))),
+        Column("deployment", list(map(itemgetter("deployment"), shown)), drop=1),
+        Column("took", [duration(one.duration_ms) for one in listed], right=True),
+        Column("outcome", [one["verdict"].get("cause") or one["outcome"] for one in shown]),
+    ]
+    kept, left_out = fit(columns, width)
+    heading, *rows = table(kept)
+    begin = sum(column.width + len(GAP) for column in kept)
+    if width is None:
+        texts = [f"{row.ljust(begin)}{clean(one['verdict']['text'])}" for row, one in zip(rows, shown, strict=True)]
+        return [Line(f"{heading.ljust(begin)}verdict", "bold"), *map(Line, texts)]
+    made = [Line(heading if width - begin < _VERDICT_COLUMNS else f"{heading.ljust(begin)}verdict", "bold")]
+    for row, one in zip(rows, shown, strict=True):
+        if width - begin < _VERDICT_COLUMNS:
+            made.append(Line(row))
+            made += [Line(text, "dim") for text in wrapped(one["verdict"]["text"], width, indent=GAP, hanging=GAP)]
+        else:
+            first, *more = wrapped(one["verdict"]["text"], width - begin)
+            made += [Line(f"{row.ljust(begin)}{first}"), *(Line(" " * begin + text) for text in more)]
+    if left_out:
+        made.append(Line(f"no room here for: {', '.join(left_out)}", "dim"))
+    return made

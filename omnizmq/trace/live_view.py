@@ -1,0 +1,163 @@
+"""What the router and the workers say of a live request at this moment, as lines (`AsyncClient.inspect`). Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from omnizmq.trace.layout import GAP, Column, Line, duration, fit, number, sized, table, wrapped
+
+Document = Mapping[str, Any]
+
+_STATES = {
+    "WAITING_FOR_CHUNK": "waits for a chunk",
+    "WAITING_FOR_INPUT": "waits for input",
+    "QUEUED": "waits for a slot",
+    "RUNNING": "runs",
+    "PARKED": "parked: no credit or room",
+    "PAUSED": "its caller has to read",
+    "SENDING": "sends what it has made",
+    "ABORTING": "aborts",
+    "GONE": "is not there",
+}
+_FULL = {
+    "credit": "its window of chunks is full",
+    "ring": "its part of the ring is full",
+    "line": "others stand before it in the ring's line",
+}
+
+
+def live_lines(live: Document | None, width: int | None) -> list[Line]:
+    """Nothing where there is no live document."""
+    if not live:
+        return []
+    now_ns = live["now_ns"]
+    caller = "its caller is connected" if live["caller"] else "its caller is gone"
+    left = [] if live["deadline_ns"] is None else [f"{_until(live['deadline_ns'], now_ns)} to its deadline"]
+    head = ", ".join((f"now: {live['phase']}", caller, *left, *_queue(live["queue"], now_ns)))
+    shown = [Line(text, "bold") for text in wrapped(head, width)]
+    stages: Mapping[str, Document] = live["stages"]
+    if stages:
+        columns = _columns(stages, live["silent"], now_ns)
+        kept, left_out = fit(columns, width)
+        heading, *rows = table(kept)
+        shown.append(Line(heading, "bold"))
+        for stage, row in zip(stages.values(), rows, strict=True):
+            shown.append(Line(row))
+            for text in _details(stage["answer"], now_ns):
+                shown += [Line(line, "dim") for line in wrapped(text, width, indent=GAP, hanging=GAP * 2)]
+        if left_out:
+            shown += [Line(text, "dim") for text in wrapped(f"no room here for: {', '.join(left_out)}", width)]
+    for name, delivery in live["deliveries"].items():
+        text = f"caller has {delivery['sent']} outputs of {name}, consumed {delivery['consumed']}"
+        shown += [Line(line) for line in wrapped(text + (", all of them" if delivery["ended"] else ""), width)]
+    return shown
+
+
+def _queue(queue: Document | None, now_ns: int) -> list[str]:
+    if queue is None:
+        return []
+    lacks = ": ".join(filter(None, (queue.get("lacks"), queue.get("replicas"))))
+    said = [f"queued for {_age(queue['since_ns'], now_ns)} ({queue['why']}{', ' + lacks if lacks else ''})"]
+    return [*said, f"{queue['ahead']} ahead of it"]
+
+
+def _columns(stages: Mapping[str, Document], silent: Sequence[str], now_ns: int) -> list[Column]:
+    rows = [
+        (
+            stage["replica"] or name,
+            _state(stage, silent, now_ns),
+            _engine(stage, now_ns),
+            *_slots(stage["answer"]),
+            number((stage["answer"] or {}).get("outputs")),
+            _ago((stage["answer"] or {}).get("made_ns"), now_ns),
+        )
+        for name, stage in stages.items()
+    ]
+    cells = list(zip(*rows, strict=True))
+    return [
+        Column("stage", cells[0]),
+        Column("request", cells[1]),
+        Column("engine", cells[2], drop=4),
+        Column("slots", cells[3], right=True, drop=3),
+        Column("wait", cells[4], right=True, drop=2),
+        Column("out", cells[5], right=True, drop=5),
+        Column("last made", cells[6], right=True, drop=1),
+    ]
+
+
+def _state(stage: Document, silent: Sequence[str], now_ns: int) -> str:
+    answer = stage["answer"]
+    if answer is not None:
+        state = _STATES.get(answer["state"], answer["state"])
+        since = answer.get("since_ns")
+        return f"{state}, {_age(since, now_ns)}" if since else state
+    if stage["finished"]:
+        return "finished"
+    if stage["replica"] in silent:
+        return f"DOES NOT ANSWER, heard {_age(stage['heard_ns'], now_ns)} ago"
+    return "not asked" if stage["submitted"] else "not submitted"
+
+
+def _engine(stage: Document, now_ns: int) -> str:
+    """Of the answer where there is one, else of its last heartbeat; and the replica's own state unless it is ready."""
+    said = stage["answer"] or stage
+    engine = f"{said['engine']} {_age(said['engine_since_ns'], now_ns)}" if said["engine"] else "-"
+    return engine if stage["state"] == "ready" else f"{stage['state']}: {engine}"
+
+
+def _slots(answer: Document | None) -> tuple[str, str]:
+    return ("-", "-") if answer is None else (f"{answer['running']}/{answer['slots']}", str(answer["waiting_for_slot"]))
+
+
+def _details(answer: Document | None, now_ns: int) -> list[str]:
+    """The edges and the caller of a stage that answers."""
+    if answer is None:
+        return []
+    said = [_input(source, now_ns) for source in answer["inputs"]]
+    said += [_edge(edge, now_ns) for edge in answer["edges"]]
+    return said + ([_caller(answer["caller"], now_ns)] if answer["caller"] else [])
+
+
+def _input(source: Document, now_ns: int) -> str:
+    text = f"from {source['replica'] or source['from']}: {source['received']} came, {source['taken']} taken"
+    last = f", last {_ago(source['last_ns'], now_ns)}" if source["last_ns"] else ""
+    return text + last + _end(source)
+
+
+def _edge(edge: Document, now_ns: int) -> str:
+    text = f"to {edge['replica'] or edge['to']}: {edge['made']} made, {edge['sent']} sent ({sized(edge['bytes'])})"
+    text += f", {edge['sent'] - edge['consumed']} of {edge['window']} unconsumed"
+    if edge["quota_bytes"]:
+        text += f", holds {sized(edge['held_bytes'])} of {sized(edge['quota_bytes'])}"
+    if edge["full"]:
+        age = f" for {_age(edge['full_since_ns'], now_ns)}" if edge["full_since_ns"] else ""
+        text += f"; FULL{age}: {_FULL.get(edge['full'], edge['full'])}"
+        if edge["holders"]:
+            text += f", held by {', '.join(edge['holders'])}"
+    return text + _end(edge)
+
+
+def _caller(caller: Document, now_ns: int) -> str:
+    unread = caller["sent"] - caller["consumed"]
+    text = f"to its caller: {caller['sent']} sent, {unread} of {caller['window']} unread"
+    text += f", {sized(caller['unread_bytes'])} of {sized(caller['window_bytes'])}, {caller['waiting']} wait"
+    if caller["full"]:
+        text += f"; FULL for {_age(caller['since_ns'], now_ns)}: its caller has to read"
+    return text
+
+
+def _end(edge: Document) -> str:
+    return ", closed" if edge["closed"] else ", ended" if edge["ended"] else ""
+
+
+def _age(since_ns: int | None, now_ns: int) -> str:
+    return "?" if not since_ns else duration((now_ns - since_ns) / 1e6)
+
+
+def _ago(at_ns: int | None, now_ns: int) -> str:
+    return "-" if not at_ns else f"{_age(at_ns, now_ns)} ago"
+
+
+def _until(at_ns: int, now_ns: int) -> str:
+    return duration((at_ns - now_ns) / 1e6)

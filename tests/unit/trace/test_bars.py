@@ -1,0 +1,57 @@
+"""What a stage did, cell by cell (T1)."""
+
+from __future__ import annotations
+
+from support import trace_stories as stories
+
+from omnizmq.trace.bars import BLOCKS, bar
+from omnizmq.trace.facts import Fact
+from omnizmq.trace.summary import summarize
+
+
+def drawn(facts: list[Fact], stage: str, end_ms: float = 100.0, cells: int = 20) -> str:
+    """Of the stage's first attempt."""
+    document = summarize(facts, live=True)
+    events = [event for event in document["events"] if event.get("stage") == stage]
+    return bar(document["attempts"][0]["stages"][stage], events, end_ms, cells)
+
+
+def test_a_stage_that_ended_without_an_output_never_gives_one() -> None:
+    facts = [*stories.started(), stories.finished(50, "talker", outputs=0), stories.finished(100, "thinker", outputs=0)]
+    assert drawn(facts, "talker") == "···········         "
+    assert drawn(facts, "thinker") == " ░░░░░░░░░░░░░░░░░░░"
+
+
+def test_no_duration_is_blank() -> None:
+    assert drawn([stories.fact(0, "submitted", "thinker")], "thinker", end_ms=0.0).strip() == ""
+
+
+def test_what_is_over_within_a_cell_still_has_that_cell() -> None:
+    facts = [stories.fact(0, "asked"), stories.fact(12, "submitted", "thinker"), stories.finished(13, "thinker")]
+    assert drawn(facts, "thinker", cells=10) == " ·        "
+
+
+def test_input_alone_is_no_computing() -> None:
+    """It may wait for a slot."""
+    facts = [stories.fact(0, "submitted", "talker"), stories.fact(20, "input_ready", "talker")]
+    assert drawn(facts, "talker", cells=10) == "··········"
+
+
+def test_b1_the_first_time_that_a_caller_has_to_read() -> None:
+    facts = [
+        *stories.started(),
+        stories.fact(20, "first_output", "thinker"),
+        stories.fact(40, "paused", "thinker"),
+        stories.fact(80, "resumed", "thinker"),
+    ]
+    assert drawn(facts, "thinker", cells=10) == "░░██▒▒▒▒██"
+
+
+def test_f2_a_replica_that_dies_ends_its_bar() -> None:
+    facts = [*stories.started(), stories.fact(50, "replica_lost", "thinker", {"replica": "thinker/0"})]
+    assert drawn(facts, "thinker", cells=10) == "░░░░░×    "
+
+
+def test_the_legend_explains_the_marks_that_occur() -> None:
+    assert BLOCKS.legend([" ··█", "·×"]) == "· waits, █ gives output, × replica lost"
+    assert BLOCKS.legend(["  "]) == ""
