@@ -212,8 +212,6 @@ class TraceReader:
         """The `limit` requests that took longest, however they ended, the longest first."""
         return self._outcomes("WHERE ended_ns IS NOT NULL ORDER BY ended_ns - began_ns DESC", limit)
 
-<<<<<<< HEAD
-=======
     def unended(self, limit: int) -> list[str]:
         """The request ids of the oldest `limit` requests of the newest run that have no end, the oldest first."""
         query = (
@@ -222,7 +220,6 @@ class TraceReader:
         )
         return [row[0] for row in self._all(query, limit)]
 
->>>>>>> view
     def _outcomes(self, which: str, limit: int) -> list[Outcome]:
         columns = "request_id, external_id, wall_ns, (ended_ns - began_ns) / 1e6, finish_reason, error_code"
         return [Outcome(*row) for row in self._all(f"SELECT {columns} FROM requests {which} LIMIT ?", limit)]

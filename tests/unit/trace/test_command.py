@@ -14,13 +14,7 @@ import pytest
 from support import trace_stories as stories
 from support.tracing import run
 
-<<<<<<< HEAD
-from omnizmq.cli import main
-from omnizmq.protocol import VERSION
-from omnizmq.runtime import Deployment, RuntimeDir, state_dir
-=======
 from omnizmq.runtime import state_dir
->>>>>>> view
 from omnizmq.trace.database import FILE_NAME, Database
 from omnizmq.trace.facts import Fact
 from omnizmq.trace.packing import pack

@@ -103,7 +103,7 @@ def test_t2_the_bars_of_a_live_request_go_on_to_now_and_it_says_whose_move_it_is
     assert "5000 ms  submit" in now
     assert f"thinker/0   {'░' * 40}" in now
     assert "8.0 ms  submit" in shown(document)
-    assert now.splitlines()[-2] == "whose move it is: thinker/0, for 5.0 s"
+    assert now.splitlines()[-2] == "whose move it is: thinker/0, for 5.0 s (engine)"
 
 
 def test_p3_a_stage_that_was_not_planned_has_an_empty_row() -> None:
