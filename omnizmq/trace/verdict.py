@@ -80,6 +80,8 @@ def judge(
         return _over(wait, boundary, lost, running=running)
     if router == "silent" and answers is None:
         return _no_router(timeline, wait, boundary, lost)
+    if scene.live is not None and not timeline.facts:
+        lost = "the trace has no row of it"
     return _verdict(wait, boundary, wait.text + _in_brackets(lost))
 
 

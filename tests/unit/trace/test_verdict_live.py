@@ -638,6 +638,23 @@ def test_t2_an_answer_of_another_make_is_as_good_as_none() -> None:
     assert verdict(MIDDLE, {"attempt": "one"}) == verdict(MIDDLE, None)
 
 
+def test_t2_a_request_of_which_no_row_is_stored() -> None:
+    live = chain(thinker=thinker(answer(step_ms=7000, edges=[sent("talker", 4)])))
+    found = verdict([], live)
+    assert (found.cause, found.replica, found.last_boundary) == ("stuck_step", "thinker/0", None)
+    assert found.text.startswith("the engine of thinker/0 has been in one step for 3.0 s; talker/0 waits")
+    assert found.text.endswith(" (the trace has no row of it)")
+
+
+def test_t2_a_report_is_withheld_also_where_no_fact_says_so() -> None:
+    deliveries = {"thinker": {"ended": True}, "code2wav": {"ended": True}}
+    stages = {"thinker": thinker(finished=True), "talker": talker(answer()), "code2wav": code2wav(finished=True)}
+    found = verdict([], document(stages=stages, deliveries=deliveries))
+    assert (found.cause, found.replica) == ("report", "talker/0")
+    deliveries["code2wav"]["ended"] = False
+    assert verdict([], document(stages=stages, deliveries=deliveries)).cause == "engine"
+
+
 def test_t2_answers_about_an_attempt_that_is_over_do_not_count() -> None:
     second = [*MIDDLE, *stories.bound(90, attempt=2)]
     assert verdict(second, chain()) == verdict(second, None)
