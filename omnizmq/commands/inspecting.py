@@ -21,7 +21,7 @@ LIMIT_S = 1.0
 MAX_ASKED = 64
 """So many requests are asked about in one call; of the others the facts must do."""
 
-WRITTEN_S = 0.5
+WRITTEN_S = 1.0
 """How long the last facts of a request that has just ended may take to be written."""
 
 _POLL_S = 0.05

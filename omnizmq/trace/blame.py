@@ -145,10 +145,11 @@ class Blame:
         root = self._from_sources(node, [edge.source for edge in open_inputs], seen)
         if root is None:
             return own
-        came_ns = max(edge.last_ns for edge in open_inputs)
         # What it was fed after its last output may be all that it needed: while its source goes on, it is the one.
-        fed_in_vain = came_ns > node.moved_ns and not self._scene.moves(node.moved_ns)
-        return own if root.moves and fed_in_vain else root
+        # `made_ns` is also when it was last fed, so it is later than that if something was made since.
+        made_since = (answer.made_ns or 0) > max(edge.last_ns for edge in open_inputs)
+        in_vain = not made_since and not self._scene.moves(node.moved_ns)
+        return own if root.moves and in_vain else root
 
     # --- Inputs ----------------------------------------------------------------------------------------------------
 

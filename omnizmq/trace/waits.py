@@ -165,7 +165,7 @@ def _withheld(scene: Scene) -> Wait | None:
     since_ns = scene.last_ns if withheld is None else withheld.at_ns
     blame = Blame(scene)
     root = blame.worst([blame.of(node.name) for node in pending])
-    reports = " and ".join(f"{node.name}'s" for node in pending) + " report"
+    reports = " and ".join(f"{node.who}'s" for node in pending) + " report"
     if root.cause not in ("engine", "input", "report", "slot"):
         return replace(root, text=f"withheld, outputs complete and {reports} missing: {root.text}")
     node = next((node for node in pending if node.name == root.stage), pending[0])
