@@ -116,9 +116,14 @@ def _drawing(as_json: bool) -> Iterator[Draw]:
         from rich.console import Group
         from rich.live import Live
 
-        def draw(document: Document) -> None:
-            shown = cut(lines(document, console.width, marks), console.height - 1)
-            live.update(Group(*(styled(line, console) for line in shown)), refresh=True)
+        latest: list[Line] = []
 
-        with Live(console=console, auto_refresh=False) as live:
-            yield draw
+        def draw(document: Document) -> None:
+            latest[:] = cut(lines(document, console.width, marks), console.height)
+            live.update(Group(*(styled(line, console) for line in latest)), refresh=True)
+
+        try:
+            with Live(console=console, auto_refresh=False, screen=True) as live:
+                yield draw
+        finally:
+            write(latest, console)
