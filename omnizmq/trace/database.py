@@ -42,10 +42,7 @@ _SCHEMA = (
         id INTEGER PRIMARY KEY AUTOINCREMENT, run INTEGER NOT NULL, request_id TEXT NOT NULL UNIQUE,
         external_id TEXT NOT NULL, wall_ns INTEGER NOT NULL, began_ns INTEGER NOT NULL, ended_ns INTEGER,
         finish_reason TEXT, error_code TEXT)""",
-    "CREATE INDEX requests_external ON requests (external_id)",
-    "CREATE INDEX requests_wall ON requests (wall_ns)",
     "CREATE INDEX requests_failed ON requests (id) WHERE error_code IS NOT NULL",
-    "CREATE INDEX requests_slow ON requests (ended_ns - began_ns) WHERE ended_ns IS NOT NULL",
     """CREATE TABLE facts (
         id INTEGER PRIMARY KEY, request INTEGER NOT NULL REFERENCES requests (id) ON DELETE CASCADE,
         block BLOB NOT NULL)""",
@@ -151,12 +148,15 @@ class Database:
             self._connection.execute(_END_REQUEST, (*block.end, id_))
         return id_
 
-    def prune(self, *, max_bytes: int, oldest_wall_ns: int) -> None:
-        """Drop requests that arrived before `oldest_wall_ns`, then the oldest until the file has at most `max_bytes`.
+    def drop_old(self, oldest_wall_ns: int) -> None:
+        """Drop requests that arrived before then. Looks at all of them: an index would cost each request more."""
+        self._drop("SELECT id FROM requests WHERE wall_ns < ?", oldest_wall_ns)
+
+    def shrink(self, max_bytes: int) -> None:
+        """Drop the oldest requests until the file has at most `max_bytes`.
 
         The file itself shrinks. Its write-ahead log comes on top, a few MiB.
         """
-        self._drop("SELECT id FROM requests WHERE wall_ns < ?", oldest_wall_ns)
         while self._bytes() > max_bytes:
             (count,) = self._connection.execute("SELECT count(*) FROM requests").fetchone()
             if not count:

@@ -22,6 +22,9 @@ from omnizmq.trace.packing import Block, pack
 WARNING_INTERVAL_S = 60.0
 """What fails again and again is complained of this often."""
 
+AGING_INTERVAL_S = 60.0
+"""How often requests past their age are looked for."""
+
 _DAY_NS = 24 * 3600 * 10**9
 
 _logger = logging.getLogger(__name__)
@@ -81,6 +84,7 @@ class Disk:
         self._database: Database | None = None
         self._next_try = 0.0
         self._next_warning = 0.0
+        self._next_aging = 0.0
         self.journal_mode: str | None = None
         self.failure: str | None = None
 
@@ -178,7 +182,10 @@ class Disk:
 
     def _prune(self, database: Database) -> None:
         try:
-            database.prune(max_bytes=self._max_bytes, oldest_wall_ns=time.time_ns() - self._max_age_ns)
+            if time.monotonic() >= self._next_aging:
+                self._next_aging = time.monotonic() + AGING_INTERVAL_S
+                database.drop_old(time.time_ns() - self._max_age_ns)
+            database.shrink(self._max_bytes)
         except sqlite3.Error as error:
             self._fail(error)
 

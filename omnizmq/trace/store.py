@@ -192,8 +192,13 @@ class TraceReader:
 
     def find(self, id_: str) -> list[str]:
         """The request ids of the requests that bear exactly this request id or external id, the newest first."""
-        query = "SELECT request_id FROM requests WHERE request_id = ? OR external_id = ? ORDER BY id DESC"
-        return [row[0] for row in self._all(query, id_, id_)]
+        # A request id is the external id, a dash and 16 digits (`make_request_id`), so one index finds both.
+        query = (
+            "SELECT request_id FROM requests WHERE request_id = ?1"
+            " OR request_id >= ?1 || '-' AND request_id < ?1 || '.' AND length(request_id) = length(?1) + 17"
+            " AND external_id = ?1 ORDER BY id DESC"
+        )
+        return [row[0] for row in self._all(query, id_)]
 
     def last(self, n: int) -> list[str]:
         """The request ids of the newest `n` requests, the newest first."""

@@ -11,36 +11,42 @@ from typing import Any
 from omnizmq import errors
 from omnizmq.protocol import Value
 from omnizmq.trace.facts import Fact
-from omnizmq.trace.timeline import ENDS, StageStory, Timeline, number, text
-from omnizmq.trace.verdict import judge
+from omnizmq.trace.timeline import StageStory, Timeline, number, text
+from omnizmq.trace.verdict import Router, Verdict, judge
+
+_DURATIONS = ("parked_ns",)
+"""The keys of a detail that end like a moment and are none."""
 
 
-def summarize(facts: Sequence[Fact], *, live: bool) -> dict[str, Any]:
+def summarize(
+    facts: Sequence[Fact], *, live: bool, inspected: Mapping[str, Any] | None = None, router: Router = "unasked"
+) -> dict[str, Any]:
     """The document, of JSON types alone.
 
     Times (`…_ms`) are milliseconds since the client's `asked` fact; where that is missing, or comes from a clock that
     runs ahead of the router's, since the earliest fact. `stages` and `edges` are those of the last attempt, in
     topological order; a stage that was not planned, or did not get so far, has nulls. `live` says that the deployment
-    still runs; a request with a terminal has ended all the same.
+    still runs; a request with a terminal has ended all the same. `inspected` is what its router says of the request
+    now, and is shown as it came under `live`; without it, `router` says why.
     """
     timeline = Timeline(facts)
     first = timeline.facts[0] if timeline.facts else None
-    ended = timeline.first(*ENDS) is not None or not live
+    ended = timeline.end is not None or not live or (router == "unknowing" and inspected is None)
     return {
         "request_id": first.request_id if first else None,
         "external_id": first.external_id if first else None,
         "state": "ended" if ended else "live",
-        "verdict": _verdict(timeline, live=live),
+        "verdict": _verdict(judge(timeline, live=inspected, running=live, router=router), timeline),
         "stages": _stages(timeline, timeline.stages),
         "edges": _edges(timeline),
         "terminal": _terminal(timeline),
         "attempts": _attempts(timeline),
         "events": [_event(timeline, fact) for fact in timeline.facts],
+        "live": None if inspected is None else dict(inspected),
     }
 
 
-def _verdict(timeline: Timeline, *, live: bool) -> dict[str, Any]:
-    verdict = judge(timeline, live=live)
+def _verdict(verdict: Verdict, timeline: Timeline) -> dict[str, Any]:
     return {
         "complete": verdict.complete,
         "last_boundary": verdict.last_boundary,
@@ -48,6 +54,10 @@ def _verdict(timeline: Timeline, *, live: bool) -> dict[str, Any]:
         "since_ms": timeline.ms(verdict.since_ns),
         "owner": verdict.owner,
         "text": verdict.text,
+        "cause": verdict.cause,
+        "stage": verdict.stage,
+        "replica": verdict.replica,
+        "reason_no_output": verdict.reason_no_output,
     }
 
 
@@ -70,17 +80,13 @@ def _stage(timeline: Timeline, story: StageStory) -> dict[str, Any]:
 
 def _edges(timeline: Timeline) -> list[dict[str, Any]]:
     """One entry an edge, in the order of its producer; of several counts of one edge, the highest."""
-    counts: dict[tuple[str | None, str | None], Fact] = {}
-    for fact in timeline.of(timeline.attempt, "edge"):
-        edge = (fact.stage, text(fact.detail, "to"))
-        if edge not in counts or _chunks(fact) >= _chunks(counts[edge]):
-            counts[edge] = fact
     order = {name: position for position, name in enumerate(timeline.pipeline)}
-    ranked = sorted(counts.items(), key=lambda item: [order.get(stage or "", len(order)) for stage in item[0]])
+    counts = timeline.edges(timeline.attempt)
+    ranked = sorted(counts.items(), key=lambda item: [order.get(stage, len(order)) for stage in item[0]])
     return [
         {
-            "from": source,
-            "to": target,
+            "from": source or None,
+            "to": target or None,
             "chunks": number(fact.detail, "chunks"),
             "bytes": number(fact.detail, "bytes"),
             "first_ms": timeline.ms(number(fact.detail, "first_ns") or None),
@@ -88,10 +94,6 @@ def _edges(timeline: Timeline) -> list[dict[str, Any]]:
         }
         for (source, target), fact in ranked
     ]
-
-
-def _chunks(fact: Fact) -> int:
-    return number(fact.detail, "chunks") or 0
 
 
 def _terminal(timeline: Timeline) -> dict[str, Any] | None:
@@ -137,7 +139,9 @@ def _event(timeline: Timeline, fact: Fact) -> dict[str, Any]:
     if fact.stage is not None:
         event["stage"] = fact.stage
     for key, value in fact.detail.items():
-        if key.endswith("_ns"):
+        if key in _DURATIONS:
+            key, value = f"{key[:-3]}_ms", round((number(fact.detail, key) or 0) / 1e6, 3)
+        elif key.endswith("_ns"):
             key, value = f"{key[:-3]}_ms", timeline.ms(number(fact.detail, key) or None)
         event.setdefault(key, value)
     return event

@@ -8,14 +8,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 
 from omnizmq.protocol import Value
 from omnizmq.trace.facts import Fact
 
 STEPS = ("bound", "submitted", "registered", "input_ready", "running", "first_output", "output_ended", "finished")
 """What one stage goes through in one attempt, in order."""
-
-ENDS = ("terminal", "refused")
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,15 +84,41 @@ class Timeline:
         """All stages, planned or not, as far as they are known."""
         return tuple(dict.fromkeys((*names(self._plan, "all_stages"), *self.planned)))
 
-    def upstream(self, stage: str) -> tuple[str, ...]:
-        """The planned stages that feed this one. Where the facts name no edges, the stages are taken as a chain."""
+    @property
+    def final_stages(self) -> tuple[str, ...]:
+        """Those whose output the caller gets, in topological order."""
+        return names(self._plan, "final_stages")
+
+    @property
+    def modalities(self) -> tuple[str, ...]:
+        """Those that were asked for; empty: all, or not known."""
+        return names(self._plan, "modalities")
+
+    @property
+    def links(self) -> tuple[tuple[str, str], ...]:
+        """The edges of the plan, producer and consumer. Where the facts name none, the stages are taken as a chain."""
         edges = names(self._plan, "edges")
         if edges:
-            pairs = (edge.partition(">") for edge in edges)
-            return tuple(source for source, _, target in pairs if target == stage)
+            return tuple((source, target) for source, _, target in (edge.partition(">") for edge in edges))
         chain = names(self._plan, "stages")
-        position = chain.index(stage) if stage in chain else 0
-        return chain[position - 1 : position] if position else ()
+        return tuple(pairwise(chain))
+
+    @property
+    def end(self) -> Fact | None:
+        """What ended the request: its terminal, or a refusal of what never became a request.
+
+        A refusal under an id that the router has received is another submission's, which bore the same id.
+        """
+        return self.first("terminal") or (None if self.first("received") else self.first("refused"))
+
+    def edges(self, attempt: int) -> dict[tuple[str, str], Fact]:
+        """What was counted on each edge, by producer and consumer; of several counts of one edge, the highest."""
+        counts: dict[tuple[str, str], Fact] = {}
+        for fact in self.of(attempt, "edge"):
+            link = (fact.stage or "", text(fact.detail, "to") or "")
+            if link not in counts or _chunks(fact) >= _chunks(counts[link]):
+                counts[link] = fact
+        return counts
 
     def first(self, *events: str) -> Fact | None:
         """The earliest fact that is one of these events."""
@@ -133,6 +158,10 @@ class Timeline:
     def ms(self, at_ns: int | None) -> float | None:
         """Milliseconds since time zero."""
         return None if at_ns is None else round((at_ns - self.zero_ns) / 1e6, 3)
+
+
+def _chunks(fact: Fact) -> int:
+    return number(fact.detail, "chunks") or 0
 
 
 def text(detail: Mapping[str, Value], key: str) -> str | None:

@@ -40,6 +40,13 @@ LIMIT_S = 30
 MEMORY_BYTES = 4 << 30
 """Of address space: an endless loop that collects something ends there before the machine does."""
 
+_VERDICT = (
+    "unit/trace/test_verdict_live.py",
+    "unit/trace/test_verdict_ended.py",
+    "unit/trace/test_verdict.py",
+    "unit/trace/test_verdict_any.py",
+)
+
 TESTS = {
     "router/delivered.py": (
         "unit/router/test_delivered.py",
@@ -122,7 +129,12 @@ TESTS = {
     ),
     "launcher/supervisor.py": ("unit/launcher/test_supervisor.py",),
     "pipeline.py": ("unit/test_pipeline.py", "contract/test_plan.py"),
-    "trace/verdict.py": ("unit/trace/test_verdict.py",),
+    "trace/verdict.py": _VERDICT,
+    "trace/waits.py": _VERDICT,
+    "trace/blame.py": _VERDICT,
+    "trace/outcome.py": _VERDICT,
+    "trace/absence.py": _VERDICT,
+    "trace/scene.py": _VERDICT,
 }
 """By file, as seen from `omnizmq/`; the tests as seen from `tests/`, those first that kill most."""
 

@@ -35,7 +35,7 @@ LIVE = 64
 
 def facts(number: int) -> list[Fact]:
     """One request's; every tenth fails."""
-    external_id = f"bench-{number}"
+    external_id = f"req-{random.randbytes(4).hex()}"
     request_id = wire.make_request_id(external_id, random.randbytes(8))
     began = time.monotonic_ns()
     told: list[Fact] = []

@@ -205,6 +205,10 @@ def test_t1_t2_a_request_is_live_while_its_router_runs_and_has_not_ended_it(runn
         "since_ms": 1.0,
         "owner": "router",
         "text": "received, and not yet given to any replica",
+        "cause": "queue",
+        "stage": None,
+        "replica": None,
+        "reason_no_output": None,
     }
     axis = next(line for line in run("demo").stdout.splitlines() if line.startswith("stage"))
     assert float(axis.partition(" ms ")[0].split()[-1]) >= 10_000

@@ -570,7 +570,7 @@ def test_t2_a_lost_terminal_is_not_taken_for_a_deployment_that_ended(path: Path,
     writer.append(Fact(stories.REQUEST, "demo", 1, time.monotonic_ns(), "router", "terminal", "\ud800"))
     writer.close()
     with TraceReader(path) as reader:
-        text = judge(Timeline(reader.facts(stories.REQUEST)), live=False).text
+        text = judge(Timeline(reader.facts(stories.REQUEST)), running=False).text
     assert text.startswith("unknown: the trace lost 1 row meanwhile, perhaps its end")
 
 

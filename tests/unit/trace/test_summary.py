@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from support import trace_stories as stories
+from support.live_stories import chain
 
 from omnizmq.trace.facts import Fact
 from omnizmq.trace.summary import summarize
@@ -24,7 +25,8 @@ STAGE_KEYS = [
     "outputs",
 ]
 VERDICT_KEYS = ["complete", "last_boundary", "waiting_for", "since_ms", "owner", "text"]
-KEYS = ["request_id", "external_id", "state", "verdict", "stages", "edges", "terminal", "attempts", "events"]
+VERDICT_KEYS += ["cause", "stage", "replica", "reason_no_output"]
+KEYS = ["request_id", "external_id", "state", "verdict", "stages", "edges", "terminal", "attempts", "events", "live"]
 
 
 def test_t1_a_complete_request_in_full() -> None:
@@ -75,6 +77,24 @@ def test_a_moment_in_a_detail_is_in_milliseconds_too() -> None:
     edge = next(event for event in events if event["event"] == "edge")
     assert (edge["first_ms"], edge["last_ms"], edge["to"]) == (40.5, 88.0, "talker")
     assert "first_ns" not in edge
+
+
+def test_a_duration_in_a_detail_is_no_moment() -> None:
+    edge = stories.fact(50, "edge", "thinker", {"to": "talker", "chunks": 1, "parked_ns": 2_500_000, "last_ns": 0})
+    (event,) = (event for event in summarize([*stories.started(), edge], live=True)["events"] if "to" in event)
+    assert (event["parked_ms"], event["last_ms"]) == (2.5, None)
+
+
+def test_t2_what_the_router_answered_is_shown_as_it_came() -> None:
+    document = chain()
+    summary = summarize(stories.started(), live=True, inspected=document)
+    assert summary["live"] == document
+    assert summary["verdict"]["cause"] == "engine"
+
+
+def test_a_request_that_its_router_holds_no_more_has_ended() -> None:
+    assert summarize(stories.started(), live=True, router="unknowing")["state"] == "ended"
+    assert summarize(stories.started(), live=True, router="silent")["state"] == "live"
 
 
 def test_an_edge_without_chunks_has_null_times() -> None:

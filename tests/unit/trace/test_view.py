@@ -103,7 +103,7 @@ def test_t2_the_bars_of_a_live_request_go_on_to_now_and_it_says_whose_move_it_is
     assert "5.0 s  submit" in now
     assert f"thinker/0   {'░' * 40}" in now
     assert "8.0 ms  submit" in shown(document)
-    assert now.splitlines()[-2] == "whose move it is: thinker/0, for 5.0 s"
+    assert now.splitlines()[-2] == "whose move it is: thinker/0, for 5.0 s (engine)"
 
 
 def test_p3_a_stage_that_was_not_planned_has_an_empty_row() -> None:
@@ -151,7 +151,7 @@ def test_a_message_cannot_steer_the_terminal_nor_the_markup() -> None:
     error: dict[str, Any] = {"error_code": "stage_error", "error_message": "\x1b[2J\x07[red]boom\r\nbye"}
     facts = [*stories.started(), stories.terminal(99, "error", **error)]
     text = shown(summarize(facts, live=False))
-    assert "failed after 99 ms: stage_error: ?[2J?[red]boom??bye\n" in text
+    assert "failed after 99 ms: stage_error: ?[2J?[red]boom??bye; what was awaited: " in text
     assert "\x1b" not in text
 
 

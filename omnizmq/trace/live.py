@@ -1,0 +1,128 @@
+"""What a running router and its workers say of one request, as they see it now: the document of `inspect`, typed.
+
+Pure. Every field that the judge can do without has a default: an answer of which a part is missing still counts.
+Moments (`…_ns`) are CLOCK_MONOTONIC in nanoseconds; 0 or None: never, or not known.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import msgspec
+
+
+class Input(msgspec.Struct, frozen=True):
+    """An edge in, as its consumer sees it. `received`, `taken`: chunks that came, and that its engine took."""
+
+    source: str = msgspec.field(name="from")
+    replica: str = ""
+    mode: str = "chunk"
+    received: int = 0
+    taken: int = 0
+    ended: bool = False
+    closed: bool = False
+    last_ns: int = 0
+
+    @property
+    def open(self) -> bool:
+        return not (self.ended or self.closed)
+
+
+class Output(msgspec.Struct, frozen=True):
+    """An edge out, as its producer sees it. `full`: why nothing more may go (credit, ring or line), if so; `holders`:
+    the requests that hold the consumer's part of the ring."""
+
+    target: str = msgspec.field(name="to")
+    replica: str = ""
+    mode: str = "chunk"
+    made: int = 0
+    sent: int = 0
+    consumed: int = 0
+    window: int = 0
+    ended: bool = False
+    closed: bool = False
+    last_ns: int = 0
+    full: str | None = None
+    full_since_ns: int | None = 0
+    held_bytes: int = 0
+    quota_bytes: int = 0
+    holders: tuple[str, ...] = ()
+
+
+class Caller(msgspec.Struct, frozen=True):
+    """What the caller of a final stage has been sent and has consumed, in outputs."""
+
+    sent: int = 0
+    consumed: int = 0
+    window: int = 0
+    unread_bytes: int = 0
+    window_bytes: int = 0
+    waiting: int = 0
+    full: bool = False
+    since_ns: int | None = 0
+
+
+class Answer(msgspec.Struct, frozen=True):
+    """A worker's own word on a request: `state` as in `workers.work.WorkState`, or GONE."""
+
+    state: str
+    since_ns: int | None = 0
+    running: int = 0
+    slots: int = 0
+    waiting_for_slot: int = 0
+    engine: str = ""
+    engine_since_ns: int | None = 0
+    made_ns: int | None = 0
+    outputs: int = 0
+    inputs: tuple[Input, ...] = ()
+    edges: tuple[Output, ...] = ()
+    caller: Caller | None = None
+
+
+class LiveStage(msgspec.Struct, frozen=True):
+    """A stage as the router sees it, with its worker's answer; None: not asked, or it did not answer in time."""
+
+    replica: str | None = None
+    state: str = ""
+    engine: str = ""
+    engine_since_ns: int | None = 0
+    engine_text: str | None = None
+    heard_ns: int | None = 0
+    submitted: bool = False
+    registered: bool = False
+    output_ended: bool = False
+    finished: bool = False
+    answer: Answer | None = None
+
+
+class Queue(msgspec.Struct, frozen=True):
+    """Why it waits for replicas; as the detail of a `queued` fact, and since when."""
+
+    why: str = ""
+    lacks: str | None = None
+    replicas: str | None = None
+    ahead: int | None = 0
+    since_ns: int | None = 0
+
+
+class Live(msgspec.Struct, frozen=True):
+    """The whole document. `silent`: the replicas that were asked and did not answer."""
+
+    attempt: int
+    now_ns: int
+    phase: str
+    caller: bool = True
+    queue: Queue | None = None
+    stages: dict[str, LiveStage] = {}
+    silent: tuple[str, ...] = ()
+
+
+def read(document: Mapping[str, Any] | None) -> Live | None:
+    """The document, or None where there is none, or what it holds is something else: facts must do then."""
+    if document is None:
+        return None
+    try:
+        return msgspec.convert(document, Live)
+    except msgspec.ValidationError:
+        return None

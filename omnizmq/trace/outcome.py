@@ -1,0 +1,172 @@
+"""How a request ended, and why: complete, failed, aborted or refused (T2). Pure.
+
+Where its end does not say who was at fault (a deadline, an abort), it is said what was awaited when it came; by the
+facts until then, and by the counts of edges, which are reported later.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from omnizmq.protocol import Value
+from omnizmq.trace.absence import absences
+from omnizmq.trace.facts import Fact
+from omnizmq.trace.scene import Scene
+from omnizmq.trace.timeline import Timeline, names, text
+from omnizmq.trace.wait import Wait
+from omnizmq.trace.waits import awaited
+
+COMPLETE = ("stop", "length")
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """`cause`: complete, aborted, caller_gone, refused, or the error's code. `stuck`: the facts until it was over."""
+
+    cause: str
+    text: str
+    stage: str | None = None
+    replica: str | None = None
+    reason_no_output: str | None = None
+
+
+def outcome(timeline: Timeline, end: Fact, *, whole: bool) -> Outcome:
+    """`whole`: no row was lost, so that what is not there has not been."""
+    if end.event == "refused":
+        return _refused(end)
+    reason = text(end.detail, "finish_reason")
+    if text(end.detail, "error_code") or reason == "error":
+        return _failed(timeline, end, whole=whole)
+    if reason == "abort":
+        return _aborted(timeline, end, whole=whole)
+    return _completed(timeline, end, reason, whole=whole)
+
+
+def before_end(timeline: Timeline, end: Fact) -> Timeline:
+    """What was known when it was over: an abort, or a stage's failure, is where what came before stood still."""
+    asked = timeline.first("abort_asked")
+    until_ns = end.at_ns if asked is None else min(asked.at_ns, end.at_ns)
+    return Timeline([fact for fact in timeline.facts if _stands(fact, until_ns, end)])
+
+
+def _stands(fact: Fact, until_ns: int, end: Fact) -> bool:
+    if fact is end or fact.event in ("abort_asked", "left_behind"):
+        return False
+    if fact.event == "edge":  # counted at the end, and about what was before
+        return True
+    cut_short = text(fact.detail, "error_code") or text(fact.detail, "finish_reason") == "abort"
+    return fact.at_ns <= until_ns and not (fact.event == "finished" and cut_short)
+
+
+def _refused(end: Fact) -> Outcome:
+    code, message = text(end.detail, "code"), text(end.detail, "message")
+    return Outcome("refused", ": ".join(filter(None, ("refused", code, message))))
+
+
+# --- Complete ------------------------------------------------------------------------------------------------------
+
+
+def _completed(timeline: Timeline, end: Fact, reason: str | None, *, whole: bool) -> Outcome:
+    after = _after(timeline, end)
+    sentence = f"complete {after}, finish reason {reason}" if reason in COMPLETE else f"ended {after}"
+    stage, replica, absent = None, None, None
+    if whole and reason in COMPLETE:
+        found = absences(Scene(timeline))
+        for absence in found:
+            sentence += f"; {absence.text}"
+        if found:
+            absent, stage, replica = found[0].reason, found[0].stage, found[0].replica
+    missing = names(end.detail, "usage_incomplete")
+    if missing:
+        sentence += f"; the usage of {', '.join(missing)} is missing"
+        stage, replica = missing[0], _replica(timeline, missing[0])
+    sentence += _left_behind(timeline)
+    return Outcome("complete" if reason in COMPLETE else "ended", sentence, stage, replica, absent)
+
+
+# --- Failed --------------------------------------------------------------------------------------------------------
+
+
+def _failed(timeline: Timeline, end: Fact, *, whole: bool) -> Outcome:
+    detail = end.detail
+    code, stage, replica = (text(detail, f"error_{part}") for part in ("code", "stage", "replica"))
+    sentence = f"failed {_after(timeline, end)}: {_error(detail)}{_attempts(timeline)}"
+    if stage is None and whole:
+        wait = _until(timeline, end)
+        stage, replica = wait.stage, wait.replica
+        sentence += f"; what was awaited: {wait.text}"
+    elif code == "input_timeout" and stage is not None:
+        sentence += _behind(timeline, stage)
+    return Outcome(code or "failed", sentence + _left_behind(timeline), stage, replica)
+
+
+def _error(detail: Mapping[str, Value]) -> str:
+    code, stage, replica = (text(detail, f"error_{part}") for part in ("code", "stage", "replica"))
+    where = replica or stage
+    message = text(detail, "error_message")
+    return f"{code or 'unknown error'}{f' in {where}' if where else ''}{f': {message}' if message else ''}"
+
+
+def _attempts(timeline: Timeline) -> str:
+    """The attempts before the last one, and what each was lost to."""
+    told = [
+        f"attempt {fact.attempt - 1} was lost: {text(fact.detail, 'why') or 'its replica died'}"
+        for fact in timeline.of_event("redriven")
+    ]
+    return f"; this was attempt {timeline.attempt}, {', '.join(told)}" if told else ""
+
+
+def _behind(timeline: Timeline, stage: str) -> str:
+    """Who waited for the stage that gave nothing more."""
+    scene = Scene(timeline)
+    waiting: list[str] = []
+    reached = [stage]
+    while reached:
+        for node in scene.targets(reached.pop()):
+            if node.name not in waiting and node.submitted and text(node.story.report, "finish_reason") != "stop":
+                waiting.append(node.who)
+                reached.append(node.name)
+    return f"; {' and '.join(waiting)} waited for it" if waiting else ""
+
+
+# --- Aborted -------------------------------------------------------------------------------------------------------
+
+
+def _aborted(timeline: Timeline, end: Fact, *, whole: bool) -> Outcome:
+    asked = timeline.first("abort_asked")
+    why = (asked and text(asked.detail, "why")) or ""
+    gone = why.startswith("disconnect")
+    by = {
+        "": "",
+        "caller": " by its caller",
+        "disconnect": ", its caller was gone",
+        "draining": ", the deployment was stopping",
+        "error": ", because of an error",
+    }.get(why, f" ({why})")
+    sentence = f"aborted {_after(timeline, end)}{by}"
+    stage, replica = None, None
+    if whole and asked is not None:
+        wait = _until(timeline, end)
+        stage, replica = wait.stage, wait.replica
+        sentence += f"; what was awaited: {wait.text}"
+    return Outcome("caller_gone" if gone else "aborted", sentence + _left_behind(timeline), stage, replica)
+
+
+def _until(timeline: Timeline, end: Fact) -> Wait:
+    """What was awaited when it was over."""
+    return awaited(Scene(before_end(timeline, end)))
+
+
+def _left_behind(timeline: Timeline) -> str:
+    left = [text(fact.detail, "replica") or fact.stage or "a stage" for fact in timeline.of_event("left_behind")]
+    return f"; {', '.join(left)} did not confirm the abort and was left behind" if left else ""
+
+
+def _replica(timeline: Timeline, stage: str) -> str | None:
+    story = timeline.stages.get(stage)
+    return None if story is None else story.replica
+
+
+def _after(timeline: Timeline, end: Fact) -> str:
+    return f"after {Scene(timeline).at(end.at_ns)}"

@@ -1,0 +1,309 @@
+"""What is said of a request that has ended (T2): how, where, what was awaited then, and why an output is missing."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import pytest
+from support import trace_stories as stories
+from support.trace_stories import edge, fact, finished, ns, spoken, started, terminal
+
+from omnizmq.protocol import Value
+from omnizmq.trace.facts import Fact
+from omnizmq.trace.timeline import Timeline
+from omnizmq.trace.verdict import Verdict, judge
+
+ERROR: dict[str, Any] = {
+    "error_code": "stage_error",
+    "error_stage": "talker",
+    "error_replica": "talker/0",
+    "error_message": "boom",
+}
+LATE: dict[str, Any] = {"error_code": "deadline_exceeded", "error_stage": None, "error_message": "too late"}
+ABORT: dict[str, Value] = {"why": "caller"}
+BEHIND = "talker/0 waits for the first chunk from thinker; code2wav/0 waits for the first chunk from talker"
+COMPUTED = f"thinker/0 has computed since 8.0 ms without a first output; {BEHIND}"
+
+
+def until(at_ms: float) -> list[Fact]:
+    return [one for one in spoken() if one.at_ns <= ns(at_ms)]
+
+
+def cut(at_ms: float, stage: str, **error: Value) -> Fact:
+    """A stage's own report of an abort or an error."""
+    return fact(at_ms, "finished", stage, error or {"finish_reason": "abort", "outputs": 0})
+
+
+class Case(NamedTuple):
+    name: str
+    facts: list[Fact]
+    cause: str
+    stage: str | None
+    boundary: str
+    text: str
+
+
+SILENT: dict[str, Any] = {
+    "error_code": "input_timeout",
+    "error_stage": "thinker",
+    "error_replica": "thinker/0",
+    "error_message": "edge thinker->talker: thinker/0 sent nothing for 5 s after chunk 4 (edge.input_timeout_s)",
+}
+HUNG = [*until(80), finished(91, "thinker"), fact(5000, "abort_asked", detail=ABORT)]
+
+CASES = [
+    Case("complete", spoken(), "complete", None, "terminal", "complete after 200 ms, finish reason stop"),
+    Case(
+        "cut at its length",
+        [*spoken()[:-1], terminal(200, "length")],
+        "complete",
+        None,
+        "terminal",
+        "complete after 200 ms, finish reason length",
+    ),
+    Case(
+        "c5_incomplete_usage",
+        [*spoken()[:-1], terminal(200, usage_incomplete="thinker,talker")],
+        "complete",
+        "thinker",
+        "terminal",
+        "complete after 200 ms, finish reason stop; the usage of thinker, talker is missing",
+    ),
+    Case(
+        "a stage failed: the boundary is the one before",
+        [*until(42), cut(98, "talker", error_code="stage_error"), terminal(99, "error", **ERROR)],
+        "stage_error",
+        "talker",
+        "talker running",
+        "failed after 99 ms: stage_error in talker/0: boom",
+    ),
+    Case(
+        "an edge went silent",
+        [*until(80), cut(5090, "thinker", error_code="input_timeout"), terminal(5091, "error", **SILENT)],
+        "input_timeout",
+        "thinker",
+        "code2wav first_output",
+        "failed after 5091 ms: input_timeout in thinker/0: edge thinker->talker: thinker/0 sent nothing for 5 s "
+        "after chunk 4 (edge.input_timeout_s); talker/0 and code2wav/0 waited for it",
+    ),
+    Case(
+        "b2_deadline, and the first stage had given nothing",
+        [*started(), terminal(99, "error", **LATE), cut(99.5, "thinker")],
+        "deadline_exceeded",
+        "thinker",
+        "thinker running",
+        f"failed after 99 ms: deadline_exceeded: too late; what was awaited: {COMPUTED}",
+    ),
+    Case(
+        "b2_deadline, and the edges tell who stood still",
+        [
+            *until(80),
+            terminal(5000, "error", **LATE),
+            edge(5001, "thinker", "talker", 90, 40, 4990),
+            edge(5001, "talker", "code2wav", 3, 60, 70),
+        ],
+        "deadline_exceeded",
+        "talker",
+        "code2wav first_output",
+        "failed after 5000 ms: deadline_exceeded: too late; what was awaited: "
+        "talker/0 has made nothing more since 70 ms; code2wav/0 waits for the next chunk from talker",
+    ),
+    Case(
+        "b2_deadline in the queue",
+        [*until(1), fact(1.5, "queued", detail={"why": "full", "lacks": "talker"}), terminal(99, "error", **LATE)],
+        "deadline_exceeded",
+        "talker",
+        "queued",
+        "failed after 99 ms: deadline_exceeded: too late; what was awaited: "
+        "queued since 1.5 ms: all places of talker are taken",
+    ),
+    Case(
+        "a2_aborted while a stage was stuck",
+        [*HUNG, fact(5010, "left_behind", "talker", {"replica": "talker/0"}), terminal(5010, "abort")],
+        "aborted",
+        "talker",
+        "thinker finished",
+        "aborted after 5010 ms by its caller; what was awaited: "
+        "talker/0 gives output since 60 ms and has not finished; "
+        "code2wav/0 waits for the next chunk from talker; talker/0 did not confirm the abort and was left behind",
+    ),
+    Case(
+        "aborted unasked",
+        [*started(), terminal(51, "abort")],
+        "aborted",
+        None,
+        "thinker running",
+        "aborted after 51 ms",
+    ),
+    Case(
+        "a7_disconnect",
+        [*started(), fact(50, "abort_asked", detail={"why": "disconnect: pid 7 is gone"}), terminal(51, "abort")],
+        "caller_gone",
+        "thinker",
+        "thinker running",
+        f"aborted after 51 ms (disconnect: pid 7 is gone); what was awaited: {COMPUTED}",
+    ),
+    Case(
+        "f2_lost to a replica in the second attempt",
+        [
+            *started(),
+            fact(30, "replica_lost", "talker", {"replica": "talker/0", "reason": "killed by SIGKILL"}),
+            fact(31, "redriven", detail={"why": "talker/0 died: killed by SIGKILL"}, attempt=2),
+            *stories.bound(32, attempt=2),
+            fact(
+                60,
+                "terminal",
+                "code2wav",
+                {
+                    "finish_reason": "error",
+                    "error_code": "replica_lost",
+                    "error_stage": "talker",
+                    "error_replica": "talker/1",
+                    "error_message": "talker/1 died: exit status 3",
+                },
+                attempt=2,
+            ),
+        ],
+        "replica_lost",
+        "talker",
+        "thinker bound",
+        "failed after 60 ms: replica_lost in talker/1: talker/1 died: exit status 3; "
+        "this was attempt 2, attempt 1 was lost: talker/0 died: killed by SIGKILL",
+    ),
+    Case(
+        "refused",
+        [fact(0, "asked"), fact(1, "refused", detail={"code": "overloaded", "message": "3 wait already"})],
+        "refused",
+        None,
+        "refused",
+        "refused: overloaded: 3 wait already",
+    ),
+]
+
+
+def verdict(facts: list[Fact], *, running: bool = True) -> Verdict:
+    return judge(Timeline(facts), running=running)
+
+
+@pytest.mark.parametrize("running", [True, False])
+@pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
+def test_t2_a_request_that_ended(case: Case, running: bool) -> None:
+    found = verdict(case.facts, running=running)
+    assert found.text == case.text
+    assert found.complete == (case.cause == "complete")
+    assert (found.cause, found.stage, found.last_boundary) == (case.cause, case.stage, case.boundary)
+    assert (found.waiting_for, found.since_ns, found.owner) == (None, None, None)
+    if case.cause == "complete":
+        assert found.reason_no_output is None
+
+
+STUCK = [
+    (until(42), "talker", "talker running"),
+    (until(8), "thinker", "thinker running"),
+    ([*until(1), fact(1.5, "queued", detail={"why": "full", "lacks": "talker"})], "talker", "queued"),
+    ([*until(80), finished(91, "thinker")], "talker", "thinker finished"),
+    ([*until(80), fact(85, "paused", "code2wav")], "code2wav", "code2wav first_output"),
+]
+
+
+@pytest.mark.parametrize(("facts", "stage", "boundary"), STUCK)
+def test_t2_the_same_stage_and_boundary_are_named_while_it_is_stuck_and_after(
+    facts: list[Fact], stage: str, boundary: str
+) -> None:
+    ends = [
+        [terminal(9000, "error", **LATE)],
+        [fact(8000, "abort_asked", detail=ABORT), cut(8001, "code2wav"), terminal(9000, "abort")],
+    ]
+    for end in ([], *ends):
+        found = verdict([*facts, *end])
+        assert (found.stage, found.last_boundary) == (stage, boundary)
+
+
+# --- Rows that are not there -----------------------------------------------------------------------------------------
+
+
+def test_a_refusal_of_a_second_submission_under_the_same_id_ends_nothing() -> None:
+    other = [fact(20, "asked"), fact(21, "refused", detail={"code": "invalid_request", "message": "in use"})]
+    found = verdict([*started(), *other])
+    assert found.cause == "engine"
+    assert found.text == COMPUTED
+
+
+def test_t2_an_end_says_no_more_than_it_knows_where_rows_were_lost() -> None:
+    gap = Fact(stories.REQUEST, "demo", 1, ns(90), "trace", "dropped", detail={"rows": 2, "why": "x"})
+    found = verdict([*until(7), gap, terminal(99, "error", **LATE)])
+    assert found.text == "failed after 99 ms: deadline_exceeded: too late (the trace lost 2 rows meanwhile)"
+    assert found.stage is None
+    found = verdict([*until(7), gap, terminal(99)])
+    assert found.text == "complete after 99 ms, finish reason stop (the trace lost 2 rows meanwhile)"
+    assert found.reason_no_output is None
+
+
+# --- Text and no audio -----------------------------------------------------------------------------------------------
+
+TEXT_CAME = [one for one in spoken() if one.stage == "thinker" or one.event in ("asked", "received", "bound")]
+AUDIO = ("talker", "code2wav")
+
+
+def edges(first: int, second: int | None = None) -> list[Fact]:
+    """What thinker and talker counted; a stage that sent nothing counts, too."""
+    counts = [edge(91, "thinker", "talker", first, 40, 88)]
+    return counts if second is None else [*counts, edge(91, "talker", "code2wav", second, 60, 88)]
+
+
+def given(stage: str, *steps: str) -> list[Fact]:
+    return [fact(60, step, stage) for step in steps]
+
+
+TEXT_ONLY = [one for one in TEXT_CAME if one.event != "edge"]
+HELD = [*TEXT_ONLY, *stories.registered(3, *AUDIO)]
+BUSY = ("input_ready", "running")
+ABSENT = [
+    ("not_submitted", TEXT_ONLY, "code2wav", "code2wav was not submitted"),
+    ("not_submitted", [*TEXT_ONLY, *stories.registered(3, "code2wav")], "talker", "talker was not submitted"),
+    (
+        "not_registered",
+        [*TEXT_ONLY, fact(3, "submitted", "talker"), *stories.registered(3, "code2wav")],
+        "talker",
+        "talker/0 did not register the request",
+    ),
+    ("no_chunks", [*HELD, *edges(0, 0)], "thinker", "thinker/0 gave output, and no chunk of it to talker"),
+    ("no_input", [*HELD, *edges(8, 0)], "talker", "no input reached talker/0"),
+    (
+        "no_output",
+        [*HELD, *edges(8, 0), *given("talker", *BUSY)],
+        "talker",
+        "talker/0 had input (8 chunks from thinker) and made no output",
+    ),
+    (
+        "no_output",
+        [*HELD, *edges(8, 16), *given("talker", *BUSY, "first_output"), *given("code2wav", *BUSY)],
+        "code2wav",
+        "code2wav/0 had input (16 chunks from talker) and made no output",
+    ),
+]
+
+
+@pytest.mark.parametrize(("reason", "facts", "stage", "why"), ABSENT)
+def test_t2_text_and_no_audio(reason: str, facts: list[Fact], stage: str, why: str) -> None:
+    found = verdict([*facts, terminal(200)])
+    assert found.complete
+    assert found.text == f"complete after 200 ms, finish reason stop; code2wav brought nothing: {why}"
+    assert (found.reason_no_output, found.stage, found.replica) == (reason, stage, f"{stage}/0")
+
+
+@pytest.mark.parametrize(
+    ("modalities", "why"),
+    [({}, "what the request asked for needs no more"), ({"modalities": "text"}, "the request asked for text alone")],
+)
+def test_t2_no_audio_because_it_was_not_asked_for(modalities: dict[str, Value], why: str) -> None:
+    text = [one for one in TEXT_ONLY if one.event != "received" and one.stage in (None, "thinker")]
+    found = verdict([*text, fact(1, "received", detail={**stories.TEXT, **modalities}), terminal(200, stage="thinker")])
+    assert found.reason_no_output == "filtered"
+    assert found.text == f"complete after 200 ms, finish reason stop; talker and code2wav took no part: {why}"
+
+
+def test_t2_no_audio_because_the_caller_was_gone() -> None:
+    gone = fact(85, "abort_asked", detail={"why": "disconnect: pid 7 is gone"})
+    found = verdict([*until(80), gone, terminal(86, "abort")])
+    assert found.cause == "caller_gone"

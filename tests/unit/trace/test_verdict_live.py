@@ -1,0 +1,659 @@
+"""What is said of a live request when its router and workers have answered (T2): a table of answers and verdicts."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import pytest
+from support import trace_stories as stories
+from support.live_stories import Document, answer, came, chain, document, no_credit, no_room, reader, sent, stage
+from support.trace_stories import fact, ns
+
+from omnizmq.protocol import Value
+from omnizmq.trace.facts import Fact
+from omnizmq.trace.timeline import Timeline
+from omnizmq.trace.verdict import Verdict, judge
+
+MIDDLE = [one for one in stories.spoken() if one.at_ns <= ns(80)]
+"""All stages have given something, none has finished."""
+
+WAITS = [one for one in stories.started() if one.at_ns <= ns(1)]
+
+
+def verdict(facts: list[Fact], live: Document | None, **more: Any) -> Verdict:
+    return judge(Timeline(facts), live=live, running=True, **more)
+
+
+class Case(NamedTuple):
+    name: str
+    live: Document
+    cause: str
+    stage: str | None
+    owner: str
+    since_ms: float
+    text: str
+    facts: list[Fact] = MIDDLE
+
+
+def waiting(why: str, **more: Any) -> Document:
+    return document("waiting", queue={"why": why, "lacks": "talker", "ahead": 0, "since_ns": ns(2000), **more})
+
+
+def talker(*args: Any, **more: Any) -> Document:
+    return stage("talker", *args, **more)
+
+
+def code2wav(*args: Any, **more: Any) -> Document:
+    return stage("code2wav", *args, **more)
+
+
+def thinker(*args: Any, **more: Any) -> Document:
+    return stage("thinker", *args, **more)
+
+
+FED = {"inputs": [came("thinker", 4)], "edges": [sent("code2wav", 4)]}
+WHOLE = [came("thinker", 8, ended=True)]
+AGAIN = [
+    *WAITS,
+    fact(50, "replica_lost", "talker", {"replica": "talker/0", "reason": "killed by SIGKILL"}),
+    fact(51, "redriven", detail={"why": "talker/0 died: killed by SIGKILL", "code": "replica_lost"}, attempt=2),
+]
+
+QUEUED = [
+    Case(
+        "no replica is live",
+        waiting("no_replica"),
+        "queue",
+        "talker",
+        "router",
+        2000,
+        "queued for 8.0 s (since 2000 ms): no replica of talker is live",
+        WAITS,
+    ),
+    Case(
+        "replicas load",
+        waiting("starting", replicas="1 of 2 starts"),
+        "queue",
+        "talker",
+        "router",
+        2000,
+        "queued for 8.0 s (since 2000 ms): the replicas of talker are loading or restarting (1 of 2 starts)",
+        WAITS,
+    ),
+    Case(
+        "drained",
+        waiting("drained"),
+        "queue",
+        "talker",
+        "router",
+        2000,
+        "queued for 8.0 s (since 2000 ms): an operator has drained the replicas of talker",
+        WAITS,
+    ),
+    Case(
+        "full",
+        waiting("full", replicas="2 of 2 full", ahead=1),
+        "queue",
+        "talker",
+        "router",
+        2000,
+        "queued for 8.0 s (since 2000 ms): all places of talker are taken (2 of 2 full); 1 waits before it",
+        WAITS,
+    ),
+    Case(
+        "behind others",
+        waiting("behind", lacks=None, ahead=3),
+        "queue",
+        None,
+        "router",
+        2000,
+        "queued for 8.0 s (since 2000 ms): others wait before it for the same places; 3 wait before it",
+        WAITS,
+    ),
+    Case(
+        "another attempt waits",
+        waiting("starting") | {"attempt": 2},
+        "redrive",
+        "talker",
+        "router",
+        2000,
+        "attempt 2, because talker/0 died: killed by SIGKILL, is queued for 8.0 s (since 2000 ms): "
+        "the replicas of talker are loading or restarting",
+        AGAIN,
+    ),
+]
+
+STUCK = [
+    Case(
+        "not registered, and its worker has been stopped",
+        document(
+            stages={
+                "thinker": thinker(submitted=False, registered=False),
+                "talker": talker(registered=False, heard_ns=ns(4000)),
+                "code2wav": code2wav(answer("WAITING_FOR_CHUNK", inputs=[came("talker", 0)])),
+            },
+            silent=["talker/0"],
+        ),
+        "worker_silent",
+        "talker",
+        "talker/0",
+        4000,
+        "the worker of talker/0 does not answer; it was last heard of 6.0 s ago; "
+        "code2wav/0 waits for the first chunk from talker",
+        [*WAITS, *stories.bound(2), *stories.registered(3, "code2wav"), fact(5, "submitted", "talker")],
+    ),
+    Case(
+        "not registered",
+        document(
+            stages={
+                "thinker": thinker(submitted=False, registered=False),
+                "talker": talker(registered=False),
+                "code2wav": code2wav(answer("WAITING_FOR_CHUNK", inputs=[came("talker", 0)])),
+            }
+        ),
+        "registration",
+        "talker",
+        "talker/0",
+        5,
+        "talker/0 was given the request at 5.0 ms and has not registered it; "
+        "code2wav/0 waits for the first chunk from talker",
+        [*WAITS, *stories.bound(2), *stories.registered(3, "code2wav"), fact(5, "submitted", "talker")],
+    ),
+    Case(
+        "the first stage is stuck in a step, and the others wait behind it",
+        chain(thinker=thinker(answer(step_ms=100, edges=[sent("talker", 4)]))),
+        "stuck_step",
+        "thinker",
+        "thinker/0",
+        100,
+        "the engine of thinker/0 has been in one step for 9.9 s (since 100 ms); "
+        "talker/0 waits for the next chunk from thinker; code2wav/0 waits for the next chunk from talker",
+    ),
+    Case(
+        "the first stage makes nothing more, its engine is idle",
+        chain(),
+        "engine",
+        "thinker",
+        "thinker/0",
+        40,
+        "thinker/0 has made nothing more for 10.0 s (since 40 ms) (so far 4 outputs, 4 chunks to talker), "
+        "and its engine is idle; talker/0 waits for the next chunk from thinker; "
+        "code2wav/0 waits for the next chunk from talker",
+    ),
+    Case(
+        "the first stage computes in short steps and makes nothing",
+        chain(thinker=thinker(answer(step_ms=9990, edges=[sent("talker", 0)]))),
+        "engine",
+        "thinker",
+        "thinker/0",
+        40,
+        "thinker/0 has computed for 10.0 s (since 40 ms) without a first output, and its engine computes; "
+        "talker/0 waits for the next chunk from thinker; code2wav/0 waits for the next chunk from talker",
+        stories.started(),
+    ),
+    Case(
+        "the middle stage has all its input and makes nothing more",
+        chain(
+            thinker=thinker(finished=True),
+            talker=talker(answer(inputs=WHOLE, edges=[sent("code2wav", 3)])),
+            code2wav=code2wav(answer(inputs=[came("talker", 3)])),
+        ),
+        "engine",
+        "talker",
+        "talker/0",
+        40,
+        "talker/0 has made nothing more for 10.0 s (since 40 ms) (so far 3 chunks to code2wav), "
+        "and its engine is idle; code2wav/0 waits for the next chunk from talker",
+    ),
+    Case(
+        "the middle stage makes nothing of what it is fed, while the first goes on",
+        chain(
+            thinker=thinker(answer(made_ms=9990, edges=[sent("talker", 90, last_ms=9990)])),
+            talker=talker(
+                answer(made_ms=9990, inputs=[came("thinker", 90, last_ms=9991)], edges=[sent("code2wav", 3)])
+            ),
+            code2wav=code2wav(answer(inputs=[came("talker", 3)])),
+        ),
+        "engine",
+        "talker",
+        "talker/0",
+        9990,
+        "talker/0 has made nothing more for 10 ms (since 9990 ms) (so far 3 chunks to code2wav), "
+        "and its engine is idle; code2wav/0 waits for the next chunk from talker",
+    ),
+    Case(
+        "the middle stage is stuck in a step on the first chunk",
+        chain(
+            thinker=thinker(finished=True),
+            talker=talker(answer(step_ms=45, inputs=[came("thinker", 8, taken=1)], edges=[sent("code2wav", 0)])),
+            code2wav=code2wav(answer("WAITING_FOR_CHUNK", inputs=[came("talker", 0)])),
+        ),
+        "stuck_step",
+        "talker",
+        "talker/0",
+        45,
+        "the engine of talker/0 has been in one step for 10.0 s (since 45 ms); "
+        "code2wav/0 waits for the first chunk from talker",
+        [one for one in MIDDLE if one.at_ns <= ns(42)],
+    ),
+    Case(
+        "the middle worker has been stopped",
+        chain(talker=talker(heard_ns=ns(7000))) | {"silent": ["talker/0"]},
+        "worker_silent",
+        "talker",
+        "talker/0",
+        7000,
+        "the worker of talker/0 does not answer; it was last heard of 3.0 s ago; "
+        "code2wav/0 waits for the next chunk from talker",
+    ),
+    Case(
+        "the last stage is stuck, and the one before it without credit",
+        chain(
+            talker=talker(answer("PARKED", inputs=[came("thinker", 4)], edges=[no_credit("code2wav")])),
+            code2wav=code2wav(answer(step_ms=60, inputs=[came("talker", 20, taken=4)])),
+        ),
+        "stuck_step",
+        "code2wav",
+        "code2wav/0",
+        60,
+        "the engine of code2wav/0 has been in one step for 9.9 s (since 60 ms)",
+    ),
+    Case(
+        "a slot in a worker",
+        chain(
+            thinker=thinker(finished=True),
+            talker=talker(answer("QUEUED", running=4, waiting_for_slot=2, inputs=WHOLE, edges=[sent("code2wav", 4)])),
+        ),
+        "slot",
+        "talker",
+        "talker/0",
+        40,
+        "talker/0 has input and waits for a slot for 10.0 s (since 40 ms): 4 of 4 slots are taken by other requests; "
+        "code2wav/0 waits for the next chunk from talker",
+    ),
+    Case(
+        "a slot in a worker whose engine is stuck in a step for others",
+        chain(
+            thinker=thinker(finished=True),
+            talker=talker(answer("QUEUED", step_ms=1000, running=4, inputs=WHOLE, edges=[sent("code2wav", 4)])),
+        ),
+        "stuck_step",
+        "talker",
+        "talker/0",
+        1000,
+        "the engine of talker/0 has been in one step for 9.0 s (since 1000 ms); "
+        "code2wav/0 waits for the next chunk from talker",
+    ),
+    Case(
+        "a chunk that does not arrive",
+        chain(talker=talker(answer(inputs=[came("thinker", 3)], edges=[sent("code2wav", 4)]))),
+        "input",
+        "talker",
+        "talker/0",
+        40,
+        "thinker/0 sent 4 chunks, the last at 40 ms, and 3 have reached talker/0; "
+        "code2wav/0 waits for the next chunk from talker",
+    ),
+    Case(
+        "an end of an edge that does not arrive",
+        chain(
+            thinker=thinker(finished=True),
+            talker=talker(answer("WAITING_FOR_CHUNK", inputs=[came("thinker", 0)], edges=[sent("code2wav", 0)])),
+            code2wav=code2wav(answer("WAITING_FOR_CHUNK", inputs=[came("talker", 0)])),
+        ),
+        "input",
+        "talker",
+        "talker/0",
+        40,
+        "talker/0 holds the request without input for 10.0 s (since 40 ms), although thinker finished; "
+        "code2wav/0 waits for the first chunk from talker",
+        [*stories.started(), fact(40, "first_output", "thinker"), stories.finished(50, "thinker")],
+    ),
+    Case(
+        "an engine that is done, what it made is not out",
+        chain(thinker=thinker(answer("SENDING", edges=[sent("talker", 4, ended=True)]))),
+        "report",
+        "thinker",
+        "thinker/0",
+        40,
+        "thinker/0 has made all and not sent it all, for 10.0 s (since 40 ms); "
+        "talker/0 waits for the next chunk from thinker; code2wav/0 waits for the next chunk from talker",
+    ),
+    Case(
+        "a worker that holds it no more",
+        chain(thinker=thinker(answer("GONE"))),
+        "report",
+        "thinker",
+        "thinker/0",
+        40,
+        "thinker/0 has done with the request; its report has not reached the router; "
+        "talker/0 waits for the next chunk from thinker; code2wav/0 waits for the next chunk from talker",
+    ),
+    Case(
+        "a replica that is being killed",
+        chain(talker=talker(state="stuck", heard_ns=ns(9000))),
+        "replica_lost",
+        "talker",
+        "router",
+        9000,
+        "talker/0 is given up as stuck or silent, and being killed; the router is to give the request up or drive it "
+        "again; code2wav/0 waits for the next chunk from talker",
+    ),
+]
+
+
+def fork(source: Document, slow: Document) -> Document:
+    """A source feeds two sinks; the other one, `fast`, has used up what came."""
+    fast = stage("fast", answer(inputs=[came("source", 4)]))
+    return document(stages={"source": stage("source", source), "fast": fast, "slow": stage("slow", slow)})
+
+
+def join(left: Document, right: Document) -> Document:
+    """A source feeds two, and both feed a sink that waits for the right one."""
+    sink = answer("WAITING_FOR_CHUNK", inputs=[came("left", 9), came("right", 0)])
+    stages = {"left": stage("left", left), "right": stage("right", right), "sink": stage("sink", sink)}
+    return document(stages={"source": stage("source", finished=True), **stages})
+
+
+FORK: dict[str, Value] = {
+    "stages": "source,fast,slow",
+    "all_stages": "source,fast,slow",
+    "edges": "source>fast,source>slow",
+    "final_stages": "fast,slow",
+}
+FORKED = [*stories.asked(FORK), *stories.registered(3, "source", "fast", "slow")]
+JOIN: dict[str, Value] = {
+    "stages": "source,left,right,sink",
+    "all_stages": "source,left,right,sink",
+    "edges": "source>left,source>right,left>sink,right>sink",
+    "final_stages": "sink",
+}
+JOINED = [*stories.asked(JOIN), *stories.registered(3, "source", "left", "right", "sink")]
+JOINED += [fact(10, "first_output", one) for one in ("left", "right")]
+
+RING = chain(
+    talker=talker(answer("PARKED", inputs=[came("thinker", 4)], edges=[no_room("code2wav", "other-1", "other-2")])),
+    code2wav=code2wav(answer("WAITING_FOR_CHUNK", inputs=[came("talker", 0)])),
+)
+RING_TEXT = (
+    "talker/0 is parked for 9.9 s (since 50 ms): no room in the ring for code2wav/0 "
+    "(900 of 1000 bytes of the ring are held, most by other-1, other-2)"
+)
+
+GRAPHS = [
+    Case(
+        "a fork: one branch is slow, and takes the credit from the other",
+        fork(
+            answer("PARKED", edges=[sent("fast", 4), no_credit("slow")]),
+            answer(made_ms=9900, step_ms=9990, inputs=[came("source", 20, taken=4)]),
+        ),
+        "credit",
+        "slow",
+        "slow/0",
+        50,
+        "source/0 is parked for 9.9 s (since 50 ms): no credit for slow/0 (16 of 16 chunks are not consumed), "
+        "and its engine computes; fast/0 waits for the next chunk from source",
+        FORKED,
+    ),
+    Case(
+        "a fork: one branch is stuck in a step",
+        fork(
+            answer("PARKED", edges=[sent("fast", 4), no_credit("slow")]),
+            answer(step_ms=60, inputs=[came("source", 20, taken=4)]),
+        ),
+        "stuck_step",
+        "slow",
+        "slow/0",
+        60,
+        "the engine of slow/0 has been in one step for 9.9 s (since 60 ms); "
+        "source/0 is parked for 9.9 s (since 50 ms): no credit for slow/0 (16 of 16 chunks are not consumed); "
+        "fast/0 waits for the next chunk from source",
+        FORKED,
+    ),
+    Case(
+        "a join: it waits for the branch that gives nothing, not for the one without credit",
+        join(
+            answer("PARKED", inputs=[came("source", 9, ended=True)], edges=[no_credit("sink")]),
+            answer(step_ms=30, inputs=[came("source", 9, ended=True, taken=1)], edges=[sent("sink", 0)]),
+        ),
+        "stuck_step",
+        "right",
+        "right/0",
+        30,
+        "the engine of right/0 has been in one step for 10.0 s (since 30 ms); "
+        "sink/0 waits for the first chunk from right",
+        JOINED,
+    ),
+    Case(
+        "the ring is full of others",
+        RING,
+        "ring",
+        "code2wav",
+        "code2wav/0",
+        50,
+        f"{RING_TEXT}, and its engine is idle; code2wav/0 waits for the first chunk from talker",
+        stories.started(),
+    ),
+]
+
+READ = [
+    Case(
+        "the caller does not read the first stage's outputs, and the others wait behind it",
+        chain(thinker=thinker(answer("PAUSED", caller=reader(16, full=True), edges=[sent("talker", 4)]))),
+        "caller_reads",
+        "thinker",
+        "client",
+        50,
+        "thinker/0 waits for the caller to read for 9.9 s (since 50 ms): 16 outputs (160 bytes) are unread, "
+        "its window has 16; talker/0 waits for the next chunk from thinker; "
+        "code2wav/0 waits for the next chunk from talker",
+    ),
+    Case(
+        "the caller does not read the last stage's outputs",
+        chain(code2wav=code2wav(answer("PAUSED", inputs=[came("talker", 4)], caller=reader(16, full=True)))),
+        "caller_reads",
+        "code2wav",
+        "client",
+        50,
+        "code2wav/0 waits for the caller to read for 9.9 s (since 50 ms): 16 outputs (160 bytes) are unread, "
+        "its window has 16",
+    ),
+    Case(
+        "an engine that is done, whose caller does not read",
+        chain(code2wav=code2wav(answer("SENDING", caller=reader(16, full=True)))),
+        "caller_reads",
+        "code2wav",
+        "client",
+        50,
+        "code2wav/0 waits for the caller to read for 9.9 s (since 50 ms): 16 outputs (160 bytes) are unread, "
+        "its window has 16",
+    ),
+    Case(
+        "the caller is gone",
+        chain() | {"caller": False},
+        "caller_gone",
+        None,
+        "router",
+        80,
+        "its caller is gone; the router is to abort it",
+    ),
+]
+
+ASKED_TO_ABORT = [*MIDDLE, fact(100, "abort_asked", detail={"why": "caller"})]
+WITHHELD = [
+    *(one for one in stories.spoken() if (one.event, one.stage) != ("finished", "thinker") and one.at_ns < ns(200)),
+    fact(199, "withheld", detail={"stages": "thinker"}),
+]
+DONE = {"talker": talker(finished=True), "code2wav": code2wav(finished=True)}
+
+ENDS = [
+    Case(
+        "an abort is not confirmed by an engine in a step",
+        document(
+            "aborting",
+            stages={
+                "thinker": thinker(finished=True),
+                "talker": talker(answer("ABORTING")),
+                "code2wav": code2wav(answer("ABORTING", step_ms=70)),
+            },
+        ),
+        "abort_confirm",
+        "code2wav",
+        "code2wav/0",
+        100,
+        "abort asked at 100 ms; waiting for talker/0, code2wav/0 to confirm, "
+        "and its engine has been in one step for 9.9 s (since 70 ms)",
+        ASKED_TO_ABORT,
+    ),
+    Case(
+        "an abort is not confirmed by a worker that has been stopped",
+        document("aborting", stages=chain(thinker=thinker(finished=True))["stages"], silent=["code2wav/0"]),
+        "abort_confirm",
+        "code2wav",
+        "code2wav/0",
+        100,
+        "abort asked at 100 ms; waiting for talker/0, code2wav/0 to confirm, and its worker does not answer",
+        ASKED_TO_ABORT,
+    ),
+    Case(
+        "a disconnect's abort",
+        document("aborting", caller=False, stages={"thinker": thinker(answer("ABORTING"))}),
+        "abort_confirm",
+        "thinker",
+        "thinker/0",
+        100,
+        "abort asked at 100 ms (disconnect: it is gone); waiting for thinker/0 to confirm, and its engine is idle",
+        [*stories.asked(stories.TEXT), fact(100, "abort_asked", detail={"why": "disconnect: it is gone"})],
+    ),
+    Case(
+        "a report is withheld",
+        document(stages={"thinker": thinker(answer(), output_ended=True), **DONE}),
+        "report",
+        "thinker",
+        "thinker/0",
+        199,
+        "withheld: outputs complete, waiting for thinker's report for 9.8 s (since 199 ms), and its engine is idle",
+        WITHHELD,
+    ),
+    Case(
+        "a report is withheld by an engine in a step",
+        document(stages={"thinker": thinker(answer(step_ms=90), output_ended=True), **DONE}),
+        "stuck_step",
+        "thinker",
+        "thinker/0",
+        90,
+        "withheld, outputs complete and thinker's report missing: "
+        "the engine of thinker/0 has been in one step for 9.9 s (since 90 ms)",
+        WITHHELD,
+    ),
+    Case(
+        "a report is withheld by a worker that has been stopped",
+        document(stages={"thinker": thinker(output_ended=True), **DONE}, silent=["thinker/0"]),
+        "worker_silent",
+        "thinker",
+        "thinker/0",
+        9990,
+        "withheld, outputs complete and thinker's report missing: "
+        "the worker of thinker/0 does not answer; it was last heard of 10 ms ago",
+        WITHHELD,
+    ),
+    Case(
+        "the router has ended it, and the fact has not been written",
+        document("ended", stages=chain()["stages"]),
+        "terminal",
+        None,
+        "router",
+        80,
+        "the router has ended it, and the trace does not tell how yet; waiting for the router's terminal for 9.9 s "
+        "(since 80 ms)",
+    ),
+]
+
+CASES = [*QUEUED, *STUCK, *GRAPHS, *READ, *ENDS]
+
+
+@pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
+def test_t2_a_live_request_with_answers(case: Case) -> None:
+    found = verdict(case.facts, case.live)
+    assert found.text == case.text
+    assert (found.cause, found.stage, found.owner) == (case.cause, case.stage, case.owner)
+    assert found.since_ns == ns(case.since_ms)
+    assert not found.complete
+    if case.stage is not None and case.cause not in ("queue", "redrive"):
+        assert found.replica == f"{case.stage}/0"
+
+
+def test_t2_a_ring_of_others_is_blamed_on_a_consumer_that_is_stuck_in_a_step_for_them() -> None:
+    stages = RING["stages"] | {
+        "code2wav": code2wav(answer("WAITING_FOR_CHUNK", step_ms=500, inputs=[came("talker", 0)]))
+    }
+    found = verdict(stories.started(), RING | {"stages": stages})
+    assert (found.cause, found.replica) == ("stuck_step", "code2wav/0")
+    assert found.text == (
+        "the engine of code2wav/0 has been in one step for 9.5 s (since 500 ms); "
+        f"{RING_TEXT}; code2wav/0 waits for the first chunk from talker"
+    )
+
+
+def test_t2_a_request_that_goes_on_names_the_stage_whose_move_it_is() -> None:
+    live = chain(thinker=thinker(answer(made_ms=9990, edges=[sent("talker", 4, last_ms=9990)])))
+    found = verdict(MIDDLE, live)
+    assert (found.cause, found.replica, found.waiting_for) == ("engine", "thinker/0", "thinker's next output")
+
+
+def test_t2_of_two_branches_the_one_that_stands_still_counts() -> None:
+    goes_on = answer(made_ms=9990, inputs=[came("source", 9, ended=True)])
+    stands = answer(made_ms=9000, step_ms=8000, inputs=[came("source", 9, ended=True, taken=4)])
+    for fast, slow in ((goes_on, stands), (stands, goes_on)):
+        stages = {"source": stage("source", finished=True), "fast": stage("fast", fast), "slow": stage("slow", slow)}
+        found = verdict(FORKED, document(stages=stages))
+        assert (found.cause, found.stage) == ("stuck_step", "slow" if slow is stands else "fast")
+
+
+def test_t2_a_router_that_does_not_answer() -> None:
+    found = verdict(MIDDLE, None, router="silent")
+    assert (found.cause, found.owner, found.waiting_for) == ("router_silent", "router", "the router to answer")
+    assert (found.stage, found.replica, found.since_ns) == (None, None, ns(80))
+    assert found.text.startswith("the router does not answer; last known: thinker/0 gives output since 40 ms")
+
+
+def test_t2_a_request_that_its_router_holds_no_more() -> None:
+    found = verdict(MIDDLE, None, router="unknowing")
+    assert found.text.startswith("not complete: the router holds it no more, and its end was not recorded, while")
+    gap = Fact(stories.REQUEST, "demo", 1, ns(90), "trace", "dropped", detail={"rows": 2, "why": "x"})
+    lost = verdict([*MIDDLE, gap], None, router="unknowing")
+    assert (lost.cause, lost.stage, lost.owner) == ("unknown", None, None)
+    assert lost.text.startswith("unknown: the trace lost 2 rows meanwhile, perhaps its end; last known: ")
+
+
+def test_t2_live_answers_count_where_rows_were_lost() -> None:
+    gap = Fact(stories.REQUEST, "demo", 1, ns(90), "trace", "dropped", detail={"rows": 2, "why": "x"})
+    live = chain(thinker=thinker(answer(step_ms=100, edges=[sent("talker", 4)])))
+    found = verdict([gap], live)
+    assert (found.cause, found.replica) == ("stuck_step", "thinker/0")
+    assert found.text.endswith("code2wav/0 waits for the next chunk from talker (the trace lost 2 rows meanwhile)")
+
+
+def test_t2_an_answer_of_another_make_is_as_good_as_none() -> None:
+    assert verdict(MIDDLE, {"attempt": "one"}) == verdict(MIDDLE, None)
+
+
+def test_t2_answers_about_an_attempt_that_is_over_do_not_count() -> None:
+    second = [*MIDDLE, *stories.bound(90, attempt=2)]
+    assert verdict(second, chain()) == verdict(second, None)
+
+
+def test_t2_an_ended_request_that_a_stage_still_has_says_so() -> None:
+    found = verdict(stories.spoken(), document("ended", stages={"talker": talker(answer("ABORTING"))}))
+    assert found.complete
+    pending = [one for one in stories.spoken() if (one.event, one.stage) != ("finished", "talker")]
+    found = verdict(pending, document("ended", stages={"talker": talker(answer("ABORTING"))}))
+    assert found.text.endswith("; talker/0 has still to confirm the end")
+
+
+@pytest.mark.parametrize("name", ["{}", "{0}", "{since}", "%s", "%(x)d", "a,b", "\\1"])
+def test_t2_a_name_may_hold_anything(name: str) -> None:
+    facts = [*stories.asked({"stages": name, "all_stages": name, "final_stages": name}), fact(2, "queued", name)]
+    live = document("waiting", queue={"why": "full", "lacks": name, "replicas": name, "since_ns": ns(2)})
+    assert f"all places of {name} are taken ({name})" in verdict(facts, live).text
+    assert name in verdict([*facts[:2], fact(3, "submitted", name)], document(stages={name: stage(name)})).text
