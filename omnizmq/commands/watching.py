@@ -62,15 +62,19 @@ async def _look(client: AsyncClient, interval_s: float, draw: Draw) -> NoReturn:
 
 
 async def _verdict(client: AsyncClient, request_id: str) -> str | None:
-    """The sentence of `omnizmq trace`; None: it has ended meanwhile, or its trace is not here."""
+    """The sentence of `omnizmq trace`; None: it has ended meanwhile. A trace that is not here says no more than it."""
     from omnizmq.commands.finding import find
     from omnizmq.errors import OmnizmqError
+    from omnizmq.trace.summary import summarize
 
-    try:
-        found = await asyncio.to_thread(find, request_id, client.name, quiet=True)
-    except OmnizmqError:
+    inspected = await client.inspect(request_id)
+    if inspected is None:
         return None
-    text: str = found.summary()["verdict"]["text"]
+    try:
+        facts = (await asyncio.to_thread(find, request_id, client.name, quiet=True)).facts
+    except OmnizmqError:
+        facts = ()
+    text: str = summarize(facts, live=True, inspected=inspected)["verdict"]["text"]
     return text
 
 

@@ -140,8 +140,8 @@ class TestTerminal:
             left = (shown + read_until(controller, None)).decode().replace("\r\n", "\n")
             assert process.wait(20) == 0
         os.close(controller)
-        assert "\x1b[1;31maborted after " in left.splitlines()[-1]
         whole = left[left.rindex("quiet-4  request quiet-4-") :]
+        assert "\x1b[1;31maborted after " in whole
         assert all(name in whole for name in ("thinker/0", "talker/0", "code2wav/0", "thinker to talker", "engine id"))
 
 
