@@ -36,14 +36,10 @@ RATES = {
 async def watch(connect: str | None, interval_s: float, *, as_json: bool) -> NoReturn:
     """Raises `RouterLostError` when the deployment has ended, and what a connection raises."""
     from omnizmq import AsyncClient
-    from omnizmq.errors import RouterLostError
 
     async with AsyncClient.connect(connect, operator=True) as client:
         with _drawing(as_json) as draw:
-            try:
-                await _look(client, interval_s, draw)
-            except RouterLostError as error:
-                raise RouterLostError(f"{client.name} has ended: {error.message}") from error
+            await _look(client, interval_s, draw)
 
 
 async def _look(client: AsyncClient, interval_s: float, draw: Draw) -> NoReturn:
