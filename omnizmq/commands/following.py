@@ -80,12 +80,11 @@ def _in_place(found: Found) -> Found:
         nonlocal latest
         latest = now, document
         shown = lines(document, console.width, marks_for(sys.stdout), origin=now.origin, now_ms=now.now_ms())
-        live.update(
-            Group(*(styled(line, console) for line in shown[1 - console.height :])), refresh=True
-        )  # the verdict is last
+        seen = shown[-console.height :]  # the verdict is last
+        live.update(Group(*(styled(line, console) for line in seen)), refresh=True)
 
     try:
-        with Live(console=console, auto_refresh=False, transient=True) as live:
+        with Live(console=console, auto_refresh=False, screen=True) as live:
             return _until_ended(found, draw)
     finally:
         now, document = latest

@@ -13,9 +13,19 @@ from omnizmq.commands import options
 
 @click.command()
 @options.connect
-@click.option("--json", "as_json", is_flag=True, help="Print one JSON document.")
-def status(connect: str | None, as_json: bool) -> None:
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON document; with --watch, one a line.")
+@click.option("--watch", is_flag=True, help="Go on showing it, until Ctrl-C or until the deployment ends.")
+@click.option(
+    "--interval", "interval_s", type=click.FloatRange(0.1), metavar="S", help="Of --watch; default: 1 second."
+)
+def status(connect: str | None, as_json: bool, watch: bool, interval_s: float | None) -> None:
     """Show a deployment's replicas, requests, queues and counters."""
+    if watch:
+        from omnizmq.commands import watching
+
+        asyncio.run(watching.watch(connect, interval_s or watching.INTERVAL_S, as_json=as_json))
+    if interval_s is not None:
+        raise click.UsageError("--interval S goes with --watch")
     document = asyncio.run(_ask(connect))
     click.echo(json.dumps(document, indent=2) if as_json else _render(document))
 
@@ -48,14 +58,23 @@ def _render(document: dict[str, Any]) -> str:
         used, capacity = ring["used_bytes"] / (1 << 20), ring["capacity_bytes"] / (1 << 20)
         beside = f", and {ring['spilled_bytes'] / (1 << 20):.1f} MiB beside it" if ring["spilled_bytes"] else ""
         lines.append(f"  {ring['edge']:<26} {used:.1f} of {capacity:.0f} MiB of the ring of {ring['replica']}{beside}")
-    counted = {name: count for name, count in document["counters"].items() if count}
-    lines.append("counters: " + (", ".join(f"{name} {count}" for name, count in counted.items()) or "none yet"))
-    return "\n".join(lines)
+    return "\n".join([*lines, counted(document)])
+
+
+def counted(document: dict[str, Any]) -> str:
+    """The counters that are not 0."""
+    counts = {name: count for name, count in document["counters"].items() if count}
+    return "counters: " + (", ".join(f"{name} {count}" for name, count in counts.items()) or "none yet")
+
+
+def state_of(replica: dict[str, Any]) -> str:
+    """As an operator calls it."""
+    state: str = "restarting" if replica["state"] == "starting" and replica["restarts"] else replica["state"]
+    return "drained" if state == "draining" and replica.get("drained") else state
 
 
 def _replica(replica: dict[str, Any]) -> str:
-    state = "restarting" if replica["state"] == "starting" and replica["restarts"] else replica["state"]
-    state = "drained" if state == "draining" and replica.get("drained") else state
+    state = state_of(replica)
     active = replica.get("active", replica["inflight"])
     registered = replica.get("registered", replica["inflight"])
     bound = f" ({registered} bound)" if registered != active else ""

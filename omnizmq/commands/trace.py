@@ -15,7 +15,6 @@ import click
 
 if TYPE_CHECKING:
     from omnizmq.commands.finding import Found
-    from omnizmq.trace.facts import Fact
 
 
 @click.command()
@@ -56,7 +55,7 @@ def trace(
     from omnizmq.commands import following
 
     found = following.follow(id_, connect, as_json=as_json) if follow else _find(id_, connect)
-    written = _written(perfetto, [found.facts])
+    written = _written(perfetto, [found])
     if as_json or not follow:
         _show(found, as_json=as_json, more=written)
     if found.others:
@@ -94,7 +93,7 @@ def _list(
     from omnizmq.commands import listing
 
     listed = listing.failed(connect, limit or listing.LIMIT) if slow is None else listing.slow(connect, slow)
-    written = _written(perfetto, [one.found.facts for one in listed])
+    written = _written(perfetto, [one.found for one in listed])
     if as_json:
         click.echo(json.dumps({"requests": listing.documents(listed), **written}, indent=2))
     else:
@@ -102,15 +101,18 @@ def _list(
         listing.show(listed, f"no request {'has failed' if failed else 'is stored'}{where}")
 
 
-def _written(perfetto: Path | None, requests: Sequence[Sequence[Fact]]) -> dict[str, Any]:
+def _written(perfetto: Path | None, requests: Sequence[Found]) -> dict[str, Any]:
     """The file, where one is wanted; and what the document says of it. Where it cannot be written, none is left."""
     if perfetto is None:
         return {}
-    from importlib import import_module
+    import time
 
     from omnizmq.commands.saving import save
+    from omnizmq.trace.perfetto import encode
 
-    save(perfetto, import_module("omnizmq.trace.perfetto").encode(requests))
+    names = ", ".join(dict.fromkeys(found.store.name for found in requests))
+    now_ns = time.monotonic_ns() if any(found.may_go_on for found in requests) else None
+    save(perfetto, encode([found.facts for found in requests], deployment=names or "omnizmq", now_ns=now_ns))
     click.echo(f"omnizmq trace: wrote {perfetto}; open it at https://ui.perfetto.dev", err=True)
     return {"perfetto": str(perfetto)}
 

@@ -42,7 +42,7 @@ from omnizmq.router.pools import Replica
 from omnizmq.router.reports import Reports
 from omnizmq.router.request import Request
 from omnizmq.router.state import RouterState
-from omnizmq.router.status import replica_counts, ring_rows
+from omnizmq.router.status import replica_counts, ring_rows, slowest
 from omnizmq.router.timers import Timer
 
 
@@ -112,6 +112,7 @@ class RouterCore:
             "paused": len(self.state.paused),
             **replica_counts(self.pools, now),
             "rings": ring_rows(self.pools),
+            "slowest": slowest(self.requests, now),
             "counters": self.counters.document(self.requests),
         }
 

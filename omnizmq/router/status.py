@@ -1,8 +1,15 @@
-"""What `omnizmq status --json` says of the replicas (B3). Pure."""
+"""What `omnizmq status --json` says of the replicas and of the oldest requests (B3). Pure."""
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+from itertools import islice
+
 from omnizmq.router.pools import Pools, Replica
+from omnizmq.router.request import Request
+
+SLOWEST = 5
+"""So many of the oldest live requests are named."""
 
 
 def replica_counts(pools: Pools, now: float) -> dict[str, object]:
@@ -30,6 +37,20 @@ def ring_rows(pools: Pools) -> list[dict[str, object]]:
         }
         for replica in pools.replicas.values()
         for use in replica.rings
+    ]
+
+
+def slowest(requests: Iterable[Request], now: float) -> list[dict[str, object]]:
+    """The oldest live requests, the oldest first. `requests` are in the order of their arrival."""
+    return [
+        {
+            "request_id": request.id,
+            "external_id": request.submit.external_id,
+            "age_s": round(max(0.0, now - request.arrived), 3),
+            "attempt": request.attempt.number,
+            "phase": request.attempt.lifecycle.phase.value,
+        }
+        for request in islice(requests, SLOWEST)
     ]
 
 

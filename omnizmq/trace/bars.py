@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Any
 
 Document = Mapping[str, Any]
@@ -17,7 +18,7 @@ class Marks:
     waits: str
     computes: str
     gives: str
-    paused: str
+    held: str
     reports: str
     lost: str
 
@@ -25,9 +26,9 @@ class Marks:
         """What the marks that occur in these bars mean."""
         meanings = {
             self.waits: "waits",
-            self.computes: "computes",
+            self.computes: "computes without output",
             self.gives: "gives output",
-            self.paused: "its caller has to read",
+            self.held: "may not go on",
             self.reports: "output ended, report awaited",
             self.lost: "replica lost",
         }
@@ -47,28 +48,42 @@ def bar(
     marks: Marks = BLOCKS,
     *,
     until_ms: float = math.inf,
+    quiet_ms: float | None = None,
+    now: tuple[float, str] | None = None,
 ) -> str:
     """The stage's life on an axis of so many cells from 0 to `end_ms`; blank for one that was not submitted.
 
-    `stage` is the summary's, `events` are those of this stage in this attempt. A cell shows what began last in it.
-    `until_ms`: when its attempt was given up, if it was.
+    `stage` is the summary's, `events` are those of this stage in this attempt. A cell shows what took most of it.
+    `until_ms`: when its attempt was given up, if it was. `quiet_ms`: when it gave its last output, if that is known.
+    `now`: what it does at present, and since when.
     """
-    begin = stage["submitted_ms"]
-    if begin is None or end_ms <= 0:
+    if stage["submitted_ms"] is None or end_ms <= 0:
         return " " * cells
-    began = sorted(_phases(stage, events, marks), key=lambda phase: phase[0])
-    finish = min([until_ms, *(at_ms for at_ms, mark in began if mark in (" ", marks.lost))])
-    drawn = ""
-    for cell in range(cells):
-        left, right = cell * end_ms / cells, (cell + 1) * end_ms / cells
-        before = [mark for at_ms, mark in began if at_ms < right and at_ms <= finish]
-        if not before or left > finish:
-            drawn += " "
-        elif before[-1] == " ":
-            drawn += before[-2] if len(before) > 1 else " "  # its end is in this cell
-        else:
-            drawn += before[-1]
-    return drawn
+    known = _phases(stage, events, marks) + ([now] if now else [])
+    known += [] if quiet_ms is None else [(quiet_ms, marks.computes)]
+    known.sort(key=lambda phase: phase[0])
+    over = [at_ms for at_ms, mark in known if mark in (" ", marks.lost)]
+    finish = min([until_ms, end_ms, *over])
+    ends = [*(at_ms for at_ms, _ in known[1:]), math.inf]
+    spans = [(at_ms, min(end, finish), mark) for (at_ms, mark), end in zip(known, ends, strict=True) if at_ms <= finish]
+    edges = [*(cell * end_ms / cells for cell in range(cells)), math.inf]
+    return "".join(_cell(spans, left, right, marks) for left, right in pairwise(edges))
+
+
+def _cell(spans: Sequence[tuple[float, float, str]], left: float, right: float, marks: Marks) -> str:
+    """A life that is shorter than a cell, and a death, have the cell in which they are."""
+    inside = [
+        (min(end, right) - max(begin, left), mark)
+        for begin, end, mark in spans
+        if begin < right and (end > left or begin == end == left)
+    ]
+    if any(mark == marks.lost for _, mark in inside):
+        return marks.lost
+    shares: dict[str, float] = {}
+    for share, mark in inside:
+        if mark != " ":
+            shares[mark] = shares.get(mark, 0.0) + share
+    return max(shares, key=lambda mark: shares[mark], default=" ")
 
 
 def _phases(stage: Document, events: Iterable[Document], marks: Marks) -> list[tuple[float, str]]:
@@ -83,7 +98,7 @@ def _phases(stage: Document, events: Iterable[Document], marks: Marks) -> list[t
                 phases.append((event["at_ms"], marks.gives))
             case "paused" if not paused:
                 paused = True
-                phases.append((event["at_ms"], marks.paused))
+                phases.append((event["at_ms"], marks.held))
             case "output_ended":
                 phases.append((event["at_ms"], marks.reports))
             case "replica_lost":

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from omnizmq.trace.bars import Marks
 from omnizmq.trace.layout import GAP, Column, Line, duration, fit, number, sized, table, wrapped
 
 Document = Mapping[str, Any]
@@ -48,10 +49,28 @@ def live_lines(live: Document | None, width: int | None) -> list[Line]:
                 shown += [Line(line, "dim") for line in wrapped(text, width, indent=GAP, hanging=GAP * 2)]
         if left_out:
             shown += [Line(text, "dim") for text in wrapped(f"no room here for: {', '.join(left_out)}", width)]
-    for name, delivery in live["deliveries"].items():
-        text = f"caller has {delivery['sent']} outputs of {name}, consumed {delivery['consumed']}"
-        shown += [Line(line) for line in wrapped(text + (", all of them" if delivery["ended"] else ""), width)]
-    return shown
+    said = [
+        f"{name} {delivery['sent']}{' (all)' if delivery['ended'] else ''}, {delivery['consumed']} consumed"
+        for name, delivery in live["deliveries"].items()
+    ]
+    return shown + [Line(line) for line in wrapped(f"outputs sent to its caller: {'; '.join(said)}", width)]
+
+
+def present(live: Document | None, stage: str, attempt: int, now_ms: float, marks: Marks) -> tuple[float, str] | None:
+    """What a stage does now and since when, as a bar shows it. `now_ms`: when that was asked, on the bar's axis."""
+    answer = live and live["attempt"] == attempt and live["stages"].get(stage, {}).get("answer")
+    if not live or not answer:
+        return None
+    moments = {
+        "RUNNING": (answer["made_ns"], marks.computes),
+        "PARKED": (answer["since_ns"], marks.held),
+        "PAUSED": (answer["since_ns"], marks.held),
+        "QUEUED": (answer["since_ns"], marks.waits),
+        "WAITING_FOR_CHUNK": (answer["since_ns"], marks.waits),
+        "WAITING_FOR_INPUT": (answer["since_ns"], marks.waits),
+    }
+    since_ns, mark = moments.get(answer["state"], (0, ""))
+    return (now_ms - (live["now_ns"] - since_ns) / 1e6, mark) if since_ns else None
 
 
 def _queue(queue: Document | None, now_ns: int) -> list[str]:
@@ -91,7 +110,7 @@ def _state(stage: Document, silent: Sequence[str], now_ns: int) -> str:
     if answer is not None:
         state = _STATES.get(answer["state"], answer["state"])
         since = answer.get("since_ns")
-        return f"{state}, {_age(since, now_ns)}" if since else state
+        return f"{state} for {_age(since, now_ns)}" if since else state
     if stage["finished"]:
         return "finished"
     if stage["replica"] in silent:
@@ -101,6 +120,8 @@ def _state(stage: Document, silent: Sequence[str], now_ns: int) -> str:
 
 def _engine(stage: Document, now_ns: int) -> str:
     """Of the answer where there is one, else of its last heartbeat; and the replica's own state unless it is ready."""
+    if stage["replica"] is None or stage["finished"]:
+        return "-"
     said = stage["answer"] or stage
     engine = f"{said['engine']} {_age(said['engine_since_ns'], now_ns)}" if said["engine"] else "-"
     return engine if stage["state"] == "ready" else f"{stage['state']}: {engine}"
@@ -128,7 +149,7 @@ def _input(source: Document, now_ns: int) -> str:
 def _edge(edge: Document, now_ns: int) -> str:
     text = f"to {edge['replica'] or edge['to']}: {edge['made']} made, {edge['sent']} sent ({sized(edge['bytes'])})"
     text += f", {edge['sent'] - edge['consumed']} of {edge['window']} unconsumed"
-    if edge["quota_bytes"]:
+    if edge["held_bytes"]:
         text += f", holds {sized(edge['held_bytes'])} of {sized(edge['quota_bytes'])}"
     if edge["full"]:
         age = f" for {_age(edge['full_since_ns'], now_ns)}" if edge["full_since_ns"] else ""
@@ -141,7 +162,8 @@ def _edge(edge: Document, now_ns: int) -> str:
 def _caller(caller: Document, now_ns: int) -> str:
     unread = caller["sent"] - caller["consumed"]
     text = f"to its caller: {caller['sent']} sent, {unread} of {caller['window']} unread"
-    text += f", {sized(caller['unread_bytes'])} of {sized(caller['window_bytes'])}, {caller['waiting']} wait"
+    text += f", {sized(caller['unread_bytes'])} of {sized(caller['window_bytes'])}"
+    text += f", {caller['waiting']} wait" if caller["waiting"] else ""
     if caller["full"]:
         text += f"; FULL for {_age(caller['since_ns'], now_ns)}: its caller has to read"
     return text

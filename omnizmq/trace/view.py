@@ -12,7 +12,7 @@ from typing import IO, TYPE_CHECKING, Any
 
 from omnizmq.trace.bars import ASCII, BLOCKS, Document, Marks, bar
 from omnizmq.trace.layout import GAP, MIN_FREE, Column, Line, duration, fit, number, sized, table, wrapped
-from omnizmq.trace.live_view import live_lines
+from omnizmq.trace.live_view import live_lines, present
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 _PIPED_BAR = 40
 _MOST_BAR = 120
 _TIMES = {"submit": "submitted_ms", "input": "input_ready_ms", "first": "first_output_ms", "end": "finished_ms"}
-_BAR_COLOURS = {"waits": "dim", "computes": "cyan", "gives": "green", "paused": "yellow", "reports": "magenta"}
+_BAR_COLOURS = {"waits": "dim", "computes": "cyan", "gives": "green", "held": "yellow", "reports": "magenta"}
 
 
 def show(document: Document, out: IO[str], *, origin: str = "", now_ms: float | None = None) -> None:
@@ -161,10 +161,19 @@ def _columns(
     taken = sum(column.width + len(GAP) for column in kept)
     cells = _PIPED_BAR if width is None else min(_MOST_BAR, max(MIN_FREE, width - taken))
     bars = [
-        bar(stage, _of(document, name, attempt), end_ms, cells, marks, until_ms=_given_up(document, attempt))
+        bar(
+            stage,
+            _of(document, name, attempt),
+            end_ms,
+            cells,
+            marks,
+            until_ms=_given_up(document, attempt),
+            quiet_ms=_quiet(document, name, attempt),
+            now=present(document.get("live"), name, attempt, end_ms, marks),
+        )
         for attempt, name, stage in rows
     ]
-    axis = Column("0" + f"{number(end_ms)} ms".rjust(cells - 1), bars)
+    axis = Column("0" + duration(end_ms).rjust(cells - 1), bars)
     return [kept[0], axis, *kept[1:]], left_out, bars
 
 
@@ -175,6 +184,14 @@ def _of(document: Document, stage: str, attempt: int) -> list[Document]:
 def _given_up(document: Document, attempt: int) -> float:
     """When the next attempt began."""
     return min((event["at_ms"] for event in document["events"] if event["attempt"] > attempt), default=math.inf)
+
+
+def _quiet(document: Document, stage: str, attempt: int) -> float | None:
+    """When it sent its last chunk, where it had sent some and the edge's end tells."""
+    sent = [
+        event["last_ms"] for event in _of(document, stage, attempt) if event["event"] == "edge" and event.get("last_ms")
+    ]
+    return max(sent, default=None)
 
 
 def _note(left_out: Sequence[str], width: int | None) -> list[Line]:

@@ -2,20 +2,17 @@
 
 from __future__ import annotations
 
-import fcntl
 import json
 import os
-import pty
 import signal
-import struct
 import subprocess
-import termios
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
 from support.running import OMNIZMQ, Running, document, eventually, omnizmq
+from support.terminals import on_terminal
 
 SETS = (
     "stage.talker.options.silent_at=2",
@@ -126,38 +123,15 @@ class TestFollow:
 class TestTerminal:
     def test_the_view_is_drawn_in_place_and_left_whole(self, deployment: Running) -> None:
         """On a terminal that is lower than the view."""
-        controller, terminal = pty.openpty()
-        fcntl.ioctl(terminal, termios.TIOCSWINSZ, struct.pack("HHHH", 8, 80, 0, 0))
-        environment = os.environ | {"TERM": "xterm-256color", "LANG": "C.UTF-8", "PYTHONUTF8": "1"}
-        environment.pop("NO_COLOR", None)
-        with asked(deployment, "quiet-4"):
-            process = subprocess.Popen(
-                [*OMNIZMQ, "trace", "quiet-4", "--follow"], stdout=terminal, stderr=terminal, env=environment
-            )
-            os.close(terminal)
-            shown = read_until(controller, b"whose move it is: ")
+        command = [*OMNIZMQ, "trace", "quiet-4", "--follow"]
+        with asked(deployment, "quiet-4"), on_terminal(command, rows=8, columns=80) as terminal:
+            terminal.until(b"whose move it is: ")
             assert omnizmq("abort", "quiet-4", "--connect", deployment.name).returncode == 0
-            left = (shown + read_until(controller, None)).decode().replace("\r\n", "\n")
-            assert process.wait(20) == 0
-        os.close(controller)
-        assert "\x1b[1;31maborted after " in left.splitlines()[-1]
+            left = terminal.end()
+            assert terminal.process.returncode == 0
         whole = left[left.rindex("quiet-4  request quiet-4-") :]
+        assert "\x1b[1;31maborted after " in whole
         assert all(name in whole for name in ("thinker/0", "talker/0", "code2wav/0", "thinker to talker", "engine id"))
-
-
-def read_until(controller: int, wanted: bytes | None) -> bytes:
-    """What a terminal shows, up to the text, or to its end."""
-    seen = b""
-    while wanted is None or wanted not in seen:
-        try:
-            more = os.read(controller, 65536)
-        except OSError:  # nobody has the other end open any more
-            more = b""
-        if not more:
-            assert wanted is None, seen
-            break
-        seen += more
-    return seen
 
 
 class TestLists:

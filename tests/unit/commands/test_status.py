@@ -7,11 +7,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from support.playbook import submission
 
 from omnizmq.commands.status import _render
 from omnizmq.config import load
 from omnizmq.protocol import RingUse
 from omnizmq.router.core import RouterCore
+from omnizmq.router.messages import ClientSent
 
 REFERENCE = Path(__file__).parents[3] / "docs" / "status.md"
 REPLICA: dict[str, Any] = {
@@ -92,12 +94,18 @@ def test_every_key_is_explained() -> None:
     """In the table of its own section, and none that there is not."""
     core = RouterCore(load("synthetic"))
     core.pools.replicas["thinker/0"].rings = [RingUse("talker", 1, 0, 0)]
+    for replica in core.pools.replicas.values():
+        replica.state = "ready"
+    core.handle(ClientSent(b"alice", submission()), 0.0)
     status: dict[str, Any] = core.status(0.0)
-    sections = dict(zip(("top", "replicas", "rings", "counters"), REFERENCE.read_text().split("\n## "), strict=True))
+    names = ("top", "replicas", "rings", "slowest", "counters")
+    sections = dict(zip(names, REFERENCE.read_text().split("\n## "), strict=True))
     for section, keys in (
         ("top", status),
         ("replicas", status["stages"]["thinker"]["replicas"][0]),
         ("rings", status["rings"][0]),
+        ("slowest", status["slowest"][0]),
         ("counters", status["counters"]),
     ):
-        assert set(re.findall(r"^\| `(\w+)` \|", sections[section], re.MULTILINE)) == set(keys), section
+        rows = re.findall(r"^\| (`[^|]+`) \|", sections[section], re.MULTILINE)
+        assert set(re.findall(r"\w+", " ".join(rows))) == set(keys), section

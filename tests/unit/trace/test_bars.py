@@ -18,8 +18,8 @@ def drawn(facts: list[Fact], stage: str, end_ms: float = 100.0, cells: int = 20)
 
 def test_a_stage_that_ended_without_an_output_never_gives_one() -> None:
     facts = [*stories.started(), stories.finished(50, "talker", outputs=0), stories.finished(100, "thinker", outputs=0)]
-    assert drawn(facts, "talker") == "···········         "
-    assert drawn(facts, "thinker") == " ░░░░░░░░░░░░░░░░░░░"
+    assert drawn(facts, "talker") == "··········          "
+    assert drawn(facts, "thinker") == " ·░░░░░░░░░░░░░░░░░░"
 
 
 def test_no_duration_is_blank() -> None:
@@ -44,14 +44,28 @@ def test_b1_the_first_time_that_a_caller_has_to_read() -> None:
         stories.fact(40, "paused", "thinker"),
         stories.fact(80, "resumed", "thinker"),
     ]
-    assert drawn(facts, "thinker", cells=10) == "░░██▒▒▒▒██"
+    assert drawn(facts, "thinker", cells=10) == "·░██▒▒▒▒██"
 
 
 def test_f2_a_replica_that_dies_ends_its_bar() -> None:
     facts = [*stories.started(), stories.fact(50, "replica_lost", "thinker", {"replica": "thinker/0"})]
-    assert drawn(facts, "thinker", cells=10) == "░░░░░×    "
+    assert drawn(facts, "thinker", cells=10) == "·░░░░×    "
 
 
 def test_the_legend_explains_the_marks_that_occur() -> None:
     assert BLOCKS.legend([" ··█", "·×"]) == "· waits, █ gives output, × replica lost"
     assert BLOCKS.legend(["  "]) == ""
+
+
+def test_what_gave_its_last_output_long_ago_does_not_look_as_if_it_gave_any() -> None:
+    document = summarize([*stories.started(), stories.fact(20, "first_output", "thinker")], live=True)
+    events = [event for event in document["events"] if event.get("stage") == "thinker"]
+    stage = document["stages"]["thinker"]
+    assert bar(stage, events, 100.0, 10) == "·░████████"
+    assert bar(stage, events, 100.0, 10, quiet_ms=40.0) == "·░██░░░░░░"
+    assert bar(stage, events, 100.0, 10, now=(60.0, BLOCKS.held)) == "·░████▒▒▒▒"
+
+
+def test_what_took_most_of_a_cell_is_what_it_shows() -> None:
+    facts = [*stories.started(), stories.fact(11, "first_output", "thinker"), stories.finished(90, "thinker")]
+    assert drawn(facts, "thinker", cells=1) == "█"

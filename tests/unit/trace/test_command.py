@@ -211,7 +211,7 @@ def test_t1_t2_a_request_is_live_while_its_router_runs_and_has_not_ended_it(runn
         "reason_no_output": None,
     }
     axis = next(line for line in run("demo").stdout.splitlines() if line.startswith("stage"))
-    assert float(axis.partition(" ms ")[0].split()[-1]) >= 10_000
+    assert float(axis.partition(" s ")[0].split()[-1]) >= 10.0
     last = facts[-1].at_ns + 5 * 10**6
     writer.append(
         Fact(stories.REQUEST, "demo", 1, last, "router", "terminal", "code2wav", detail={"finish_reason": "stop"})

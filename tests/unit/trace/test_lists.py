@@ -17,6 +17,7 @@ from omnizmq.protocol import Value
 from omnizmq.runtime import state_dir
 from omnizmq.trace.database import FILE_NAME
 from omnizmq.trace.facts import Fact
+from omnizmq.trace.perfetto import encode
 from omnizmq.trace.store import Traced, TraceWriter
 
 FAILURE: dict[str, Value] = {"error_code": "stage_error", "error_replica": "talker/0", "error_message": "boom"}
@@ -140,6 +141,22 @@ def test_on_a_terminal_verdicts_wrap_and_nothing_is_cut(width: int) -> None:
 def test_an_empty_list_says_so(option: str, line: str) -> None:
     assert run(option)[:2] == (0, line)
     assert json.loads(run(option, "--json").stdout) == {"requests": []}
+
+
+def test_several_requests_in_one_file_for_perfetto(tmp_path: Path) -> None:
+    kept("a", ended("first", 5, "error", **FAILURE), ended("good", 9))
+    path = tmp_path / "trace.perfetto"
+    result = run("--slow", "2", "--perfetto", str(path), "--json")
+    assert result.exit_code == 0
+    assert result.stderr == f"omnizmq trace: wrote {path}; open it at https://ui.perfetto.dev\n"
+    assert json.loads(result.stdout)["perfetto"] == str(path)
+    assert path.read_bytes() == encode([ended("good", 9), ended("first", 5, "error", **FAILURE)], deployment="a")
+
+
+def test_a_file_that_cannot_be_written_is_one_line() -> None:
+    kept("a", ended("good", 9))
+    line = "omnizmq trace: /dev/full cannot be written: No space left on device\n"
+    assert run("--last", "--perfetto", "/dev/full") == (1, "", line)
 
 
 @pytest.mark.parametrize(

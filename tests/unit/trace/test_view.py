@@ -17,10 +17,10 @@ demo  request demo-0123456789abcdef
 ended, deployment d
 
 stage       0                                 200 ms  submit  input  first  end  out  reason
-thinker/0    ░░░░░░░██████████─                          5.0    7.0     40   91    8  stop
-talker/0    ········░░░░███████████████████              3.0     41     60  150    0  stop
+thinker/0    ·░░░░░░██████████─                          5.0    7.0     40   91    8  stop
+talker/0    ········░░░░██████████████████               3.0     41     60  150    0  stop
 code2wav/0  ············░░░░██████████████████████──     3.0     61     80  199    4  stop
-times in ms since it was asked, · waits, ░ computes, █ gives output, ─ output ended, report awaited
+times in ms since it was asked, · waits, ░ computes without output, █ gives output, ─ output ended, report awaited
 
 edge                chunks    bytes  first  last
 thinker to talker        8  2.0 KiB     40    88
@@ -100,7 +100,7 @@ def test_a_narrow_terminal_says_which_columns_it_has_no_room_for() -> None:
 def test_t2_the_bars_of_a_live_request_go_on_to_now_and_it_says_whose_move_it_is() -> None:
     document = summarize(stories.started(), live=True)
     now = shown(document, now_ms=5000.0)
-    assert "5000 ms  submit" in now
+    assert "5.0 s  submit" in now
     assert f"thinker/0   {'░' * 40}" in now
     assert "8.0 ms  submit" in shown(document)
     assert now.splitlines()[-2] == "whose move it is: thinker/0, for 5.0 s (engine)"
@@ -161,5 +161,5 @@ def test_an_output_that_is_not_unicode_gets_bars_of_ascii() -> None:
     show(summarize(stories.spoken(), live=False), out, origin="déploiement")
     out.flush()
     text = raw.getvalue().decode("ascii")
-    assert "thinker/0    -------##########_ " in text
+    assert "thinker/0    .------##########_ " in text
     assert "ended, d?ploiement" in text

@@ -1,0 +1,120 @@
+"""A deployment's status as a screen shows it: replicas, requests, rings, rates. Pure lines, for a width."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from omnizmq.commands.status import REQUESTS, counted, state_of
+from omnizmq.trace.bars import Marks
+from omnizmq.trace.layout import GAP, Column, Line, duration, fit, sized, table, wrapped
+
+Document = dict[str, Any]
+
+_GAUGE = 12
+_RATES = {"requests_per_s": "requests/s", "ended_per_s": "ended/s", "outputs_per_s": "outputs/s"}
+_STATES = {"ready": "", "stuck": "bold red", "dead": "bold red"}
+
+
+def lines(document: Document, width: int | None, marks: Marks) -> list[Line]:
+    """What matters most comes first, since a screen may be low. `width` None: no text wraps."""
+    parts = [
+        _head(document, width),
+        _slowest(document["slowest"], width),
+        _replicas(document, width, marks),
+        _rings(document["rings"], width, marks),
+        [Line(text, "dim") for text in wrapped(counted(document), width, hanging=GAP)],
+    ]
+    shown: list[Line] = []
+    for part in filter(None, parts):
+        shown += [Line(""), *part] if shown else part
+    return shown
+
+
+def cut(shown: Sequence[Line], height: int) -> list[Line]:
+    """What fits on a screen, and how much does not."""
+    if len(shown) <= height:
+        return list(shown)
+    left = len(shown) - max(0, height - 1)
+    return [*shown[: max(0, height - 1)], Line(f"{left} more lines: a higher terminal has room for them", "dim")]
+
+
+def _head(document: Document, width: int | None) -> list[Line]:
+    ready = "ready" if document["ready"] else "NOT READY"
+    title = f"{document['name']}: {document['state']}, {ready}, at {document['at'][11:19]}"
+    requests = ", ".join(f"{document[key]} {name}" for key, name in REQUESTS.items())
+    rates = ", ".join(f"{_rate(document['rates'][key])} {name}" for key, name in _RATES.items())
+    shown = [Line(text, "bold green" if document["ready"] else "bold red") for text in wrapped(title, width)]
+    texts = (f"requests: {requests}", f"rates: {rates}")
+    return shown + [Line(line) for text in texts for line in wrapped(text, width, hanging=GAP)]
+
+
+def _rate(value: float | None) -> str:
+    return "-" if value is None else f"{value:.1f}"
+
+
+def _slowest(requests: Sequence[Document], width: int | None) -> list[Line]:
+    if not requests:
+        return []
+    columns = [
+        Column("oldest requests", [one["external_id"] for one in requests]),
+        Column("age", [duration(one["age_s"] * 1000) for one in requests], right=True),
+        Column("phase", [one["phase"] for one in requests]),
+        Column("attempt", [str(one["attempt"]) for one in requests], right=True, drop=1),
+    ]
+    heading, *rows = table(fit(columns, width)[0])
+    shown = [Line(heading, "bold")]
+    for one, row in zip(requests, rows, strict=True):
+        shown.append(Line(row))
+        if one["verdict"] is not None:
+            shown += [Line(text, "yellow") for text in wrapped(one["verdict"], width, indent=GAP, hanging=GAP)]
+    return shown
+
+
+def _replicas(document: Document, width: int | None, marks: Marks) -> list[Line]:
+    replicas = [replica for stage in document["stages"].values() for replica in stage["replicas"]]
+    columns = [
+        Column("replica", [replica["id"] for replica in replicas]),
+        Column("state", [state_of(replica) for replica in replicas]),
+        Column("", [_gauge(replica["active"], replica["capacity"], marks) for replica in replicas], drop=3),
+        Column("in flight", [f"{replica['active']}/{replica['capacity']}" for replica in replicas], right=True),
+        Column("bound", [str(replica["inflight"]) for replica in replicas], right=True, drop=4),
+        Column("engine", [f"{one['engine']} {duration(one['engine_s'] * 1000)}" for one in replicas]),
+        Column("heard", [f"{duration(one['heartbeat_age_s'] * 1000)} ago" for one in replicas], right=True, drop=2),
+        Column("pid", [str(replica["pid"]) for replica in replicas], right=True, drop=1),
+        Column("restarts", [str(replica["restarts"]) for replica in replicas], right=True, drop=5),
+    ]
+    kept, left_out = fit(columns, width)
+    heading, *rows = table(kept)
+    shown = [Line(heading, "bold")]
+    shown += [Line(row, _STATES.get(one["state"], "yellow")) for one, row in zip(replicas, rows, strict=True)]
+    names = [name for name in left_out if name]
+    return shown + _note(names, width)
+
+
+def _note(names: Sequence[str], width: int | None) -> list[Line]:
+    if not names:
+        return []
+    return [Line(text, "dim") for text in wrapped(f"no room here for: {', '.join(names)}", width)]
+
+
+def _rings(rings: Sequence[Document], width: int | None, marks: Marks) -> list[Line]:
+    if not rings:
+        return []
+    columns = [
+        Column("ring of", [ring["replica"] for ring in rings], drop=1),
+        Column("edge", [ring["edge"] for ring in rings]),
+        Column("", [_gauge(ring["used_bytes"], ring["capacity_bytes"], marks) for ring in rings]),
+        Column("used", [sized(ring["used_bytes"]) for ring in rings], right=True),
+        Column("of", [sized(ring["capacity_bytes"]) for ring in rings], right=True),
+    ]
+    if any(ring["spilled_bytes"] for ring in rings):
+        columns.append(Column("beside it", [sized(ring["spilled_bytes"]) for ring in rings], right=True))
+    heading, *rows = table(fit(columns, width)[0])
+    return [Line(heading, "bold"), *map(Line, rows)]
+
+
+def _gauge(used: int, capacity: int, marks: Marks) -> str:
+    """Something that is not empty shows at least one cell."""
+    full = 0 if capacity <= 0 else min(_GAUGE, -(-used * _GAUGE // capacity))
+    return marks.gives * full + marks.waits * (_GAUGE - full)
