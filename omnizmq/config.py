@@ -475,6 +475,10 @@ def _check_router(router: RouterConfig) -> None:
     port = router.remote.rpartition(":")[2]
     if router.remote and not 0 < int(port) < 1 << 16:
         raise BadValueError("router.remote", f"port {port}: a port from 1 to 65535 was expected")
+    if router.trace_otlp and not router.trace:
+        raise BadValueError(
+            "router.trace_otlp", "with trace = false there is nothing to send: one of both was expected"
+        )
     if problem := _url_problem(router.trace_otlp):
         raise BadValueError("router.trace_otlp", f"{router.trace_otlp}: {problem}")
     if router.max_restart_delay_s < router.restart_delay_s:

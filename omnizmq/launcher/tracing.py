@@ -46,7 +46,7 @@ def _exporter(config: Config) -> SpanExporter:
         from omnizmq.trace.otel import OtlpExporter
     except ImportError as error:
         raise ConfigError(
-            f"router.trace_otlp: spans need packages that are not installed ({error}): "
+            f"router.trace_otlp: spans need packages that are not installed ({error.name or error}): "
             "run pip install 'omnizmq[otel]', or leave it empty"
         ) from error
     return OtlpExporter(config.router.trace_otlp, deployment=config.name, version=omnizmq.__version__)
