@@ -10,6 +10,7 @@ from contextlib import contextmanager
 
 import msgspec
 import pytest
+from opentelemetry.proto.trace.v1.trace_pb2 import SpanFlags
 from support import trace_stories as story
 from support.otlp_collector import Collector, attributes, collecting
 from support.running import eventually
@@ -99,6 +100,8 @@ def test_links_errors_and_the_callers_span_reach_it_too(collector: Collector) ->
     assert request.trace_id.hex() == "4bf92f3577b34da6a3ce929d0e0e4736"
     assert request.parent_span_id.hex() == "00f067aa0ba902b7"
     first, second = [span for span in collector.spans if span.name == "talker"]
+    remote = SpanFlags.SPAN_FLAGS_CONTEXT_IS_REMOTE_MASK
+    assert (bool(request.flags & remote), bool(first.flags & remote)) == (True, False)
     assert (first.status.code, first.status.message) == (first.status.STATUS_CODE_ERROR, "x")
     assert second.status.code == second.status.STATUS_CODE_UNSET
     assert [link.span_id for link in second.links] == [first.span_id]
@@ -119,7 +122,8 @@ def test_what_has_not_ended_is_exported_at_the_close(collector: Collector) -> No
         tell(sink, spoken()[:-2])
         sink.close()
         assert ends(sink, SPOKEN)()
-        tell(sink, spoken(2))  # it is closed: this goes nowhere
+        tell(sink, spoken(2))
+        assert sink._ended.empty()  # it is closed: that goes nowhere
     assert attributes(collector.named("generate_content m"))["omnizmq.ended"] is False
     assert len(collector.spans) == SPOKEN
 
@@ -138,6 +142,7 @@ def test_a_refusal_that_bears_a_live_requests_id_does_not_end_it(collector: Coll
     with sink_to(collector.endpoint) as sink:
         tell(sink, [*facts[:5], refused, *facts[5:]])
         assert eventually(ends(sink, SPOKEN))
+    assert attributes(collector.named("generate_content m"))["gen_ai.response.finish_reasons"] == ["stop"]
 
 
 def test_facts_after_the_end_are_of_nothing(collector: Collector) -> None:
