@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import logging
 import threading
 import time
@@ -15,7 +16,7 @@ from support import trace_stories as story
 from support.otlp_collector import Collector, attributes, collecting
 from support.running import eventually
 
-from omnizmq.trace import span_sink
+from omnizmq.trace import span_sink, spans
 from omnizmq.trace.facts import Fact
 from omnizmq.trace.otel import OtlpExporter
 from omnizmq.trace.sinks import Tee
@@ -177,7 +178,29 @@ def test_a_collector_that_refuses_is_quoted(collector: Collector, caplog: pytest
         tell(sink, spoken())
         assert eventually(ends(sink, 0, SPOKEN))
     (said,) = [record.getMessage() for record in caplog.records]
-    assert "code: 400, reason: Bad Request" in said
+    assert "code: 400" in said
+
+
+def test_an_address_that_cannot_be_is_said(caplog: pytest.LogCaptureFixture) -> None:
+    with sink_to("http://127.0.0.1:99999/v1/traces") as sink:
+        tell(sink, spoken(1))
+        assert eventually(ends(sink, 0, SPOKEN))
+        tell(sink, spoken(2))
+        assert eventually(ends(sink, 0, 2 * SPOKEN))
+    assert len(caplog.records) == 1
+
+
+def test_what_the_sdk_raises_is_said_and_costs_spans_alone(
+    collector: Collector, caplog: pytest.LogCaptureFixture
+) -> None:
+    """As it does for a span that it cannot encode."""
+    exporter = OtlpExporter(collector.endpoint, deployment="omni", version="1")
+    (good,) = spans.make([story.fact(0, "asked")], offset_ns=0)
+    bad = dataclasses.replace(good, begin_ns=-1)
+    assert (exporter.export([bad]) or "").startswith("router.trace_otlp: the collector at http://127.0.0.1:")
+    assert exporter.export([good]) is None
+    exporter.close()
+    assert not caplog.records
 
 
 def test_a_collector_that_does_not_answer_holds_nothing_up(collector: Collector) -> None:
