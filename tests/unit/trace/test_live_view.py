@@ -162,6 +162,20 @@ def test_b1_a_caller_that_has_to_read() -> None:
     )
 
 
+def test_r1_a_stage_that_has_taken_all_that_came_waits_for_more() -> None:
+    source = {"from": "a", "replica": "a/0", "received": 5, "taken": 5, "ended": False, "closed": False, "last_ns": 0}
+    for inputs, shown in (
+        ([source], "waits for a chunk for 2.0 s"),
+        ([source | {"ended": True}], "runs for 2.0 s"),
+        ([source | {"taken": 4}], "runs for 2.0 s"),
+        ([], "runs for 2.0 s"),
+    ):
+        document = live({"b": stage("b/0", answer=answer(engine="idle", inputs=inputs))})
+        assert text(document)[2].split("  ")[1].strip() == shown
+        mark = BLOCKS.waits if shown.startswith("waits") else BLOCKS.computes
+        assert present(document, "b", 1, 10_000.0, BLOCKS) == (6000.0, mark)
+
+
 @pytest.mark.parametrize("width", [60, 80, 100])
 def test_at_every_width_nothing_is_cut_and_what_the_request_does_is_there(width: int) -> None:
     full = edge(full="ring", full_since_ns=NOW - SECOND, held_bytes=12 << 20, holders=["other-1", "other-2"])
