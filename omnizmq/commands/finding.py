@@ -10,7 +10,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
 import click
 
@@ -52,11 +52,12 @@ class Found(NamedTuple):
         """Deployment and date, as they are shown."""
         return f"deployment {self.store.name}, {self.started.astimezone():%Y-%m-%d %H:%M:%S}"
 
-    def summary(self) -> dict[str, Any]:
-        """The document of `summarize`."""
-        from omnizmq.trace.summary import summarize
+    @property
+    def goes_on(self) -> bool:
+        """Whether its router may hold it: it runs, and no fact tells of an end."""
+        from omnizmq.trace.timeline import Timeline
 
-        return summarize(self.facts, live=self.may_go_on)
+        return self.may_go_on and Timeline(self.facts).end is None
 
     def now_ms(self) -> float | None:
         """Now, on the document's clock."""

@@ -15,6 +15,7 @@ from typing import Any
 import click
 
 from omnizmq.commands.finding import Found, again, find, stores
+from omnizmq.commands.inspecting import look
 
 POLL_S = 0.25
 WAIT_S = 60.0
@@ -57,7 +58,7 @@ def _awaited(id_: str | None, connect: str | None) -> Found:
 
 def _until_ended(found: Found, draw: Draw) -> Found:
     while True:
-        document = found.summary()
+        found, document = look(found)
         draw(found, document)
         if document["state"] == "ended":
             return found
@@ -73,7 +74,7 @@ def _in_place(found: Found) -> Found:
     from omnizmq.trace.view import console_for, lines, marks_for, show, styled
 
     console = console_for(sys.stdout)
-    latest: tuple[Found, Document] = (found, found.summary())
+    latest: tuple[Found, Document] = look(found)
 
     def draw(now: Found, document: Document) -> None:
         nonlocal latest

@@ -9,6 +9,7 @@ from operator import attrgetter, itemgetter
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from omnizmq.commands.finding import Found, Store, each, stores
+from omnizmq.commands.inspecting import look_at
 
 if TYPE_CHECKING:
     from omnizmq.trace.layout import Line
@@ -79,8 +80,7 @@ def _live(store: Store, reader: TraceReader, limit: int) -> list[Listed]:
 def documents(listed: Sequence[Listed]) -> list[dict[str, Any]]:
     """Of JSON types alone: what a line shows."""
     shown = []
-    for one in listed:
-        summary = one.found.summary()
+    for one, (_, summary) in zip(listed, look_at([one.found for one in listed]), strict=True):
         shown.append(
             {
                 "request_id": one.found.about.request_id,

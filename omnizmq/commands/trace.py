@@ -52,14 +52,28 @@ def trace(
     if failed or slow is not None:
         _list(connect, failed, limit, slow, as_json, perfetto)
         return
-    from omnizmq.commands import finding, following
+    from omnizmq.commands import following
 
-    found = following.follow(id_, connect, as_json=as_json) if follow else finding.find(id_, connect)
+    found = following.follow(id_, connect, as_json=as_json) if follow else _find(id_, connect)
     written = _written(perfetto, [found])
     if as_json or not follow:
         _show(found, as_json=as_json, more=written)
     if found.others:
         click.echo(f"omnizmq trace: {found.others} other request{_bear(found.others)} this id", err=True)
+
+
+def _find(id_: str | None, connect: str | None) -> Found:
+    """In a trace; or, where no trace has a row of it, in a running router."""
+    from omnizmq.commands import finding, inspecting
+    from omnizmq.errors import NotFoundError
+
+    try:
+        return finding.find(id_, connect)
+    except NotFoundError:
+        held = None if id_ is None else inspecting.held(id_, connect)
+        if held is None:
+            raise
+        return held
 
 
 def _check(id_: str | None, *, last: bool, failed: bool, limit: int | None, slow: int | None, follow: bool) -> None:
@@ -104,7 +118,9 @@ def _written(perfetto: Path | None, requests: Sequence[Found]) -> dict[str, Any]
 
 
 def _show(found: Found, *, as_json: bool, more: dict[str, Any]) -> None:
-    document = found.summary()
+    from omnizmq.commands.inspecting import look
+
+    found, document = look(found)
     if as_json:
         extra = {
             "deployment": found.store.name,

@@ -88,12 +88,12 @@ class Blame:
         if first:
             roots = [self._behind(self.of(one.name, seen), f"{node.name} is not submitted before") for one in first]
             return self.worst(roots)
-        since_ns = node.story.at_ns.get("bound") or self._last_ns()
+        since_ns = node.story.at_ns.get("bound") or self._scene.last_ns
         sentence = f"{node.name} is not submitted, {scene.since(since_ns)}"
         return of_router("registration", f"the router to submit {node.name}", since_ns, sentence, node)
 
     def _unregistered(self, node: Node) -> Wait:
-        at_ns = node.story.at_ns.get("submitted") or self._last_ns()
+        at_ns = node.story.at_ns.get("submitted") or self._scene.last_ns
         sentence = f"{node.who} was given the request at {self._scene.at(at_ns)} and has not registered it"
         return of_node("registration", f"{node.name}'s registration", node, at_ns, sentence)
 
@@ -145,10 +145,11 @@ class Blame:
         root = self._from_sources(node, [edge.source for edge in open_inputs], seen)
         if root is None:
             return own
-        came_ns = max(edge.last_ns for edge in open_inputs)
         # What it was fed after its last output may be all that it needed: while its source goes on, it is the one.
-        fed_in_vain = came_ns > node.moved_ns and not self._scene.moves(node.moved_ns)
-        return own if root.moves and fed_in_vain else root
+        # `made_ns` is also when it was last fed, so it is later than that if something was made since.
+        made_since = (answer.made_ns or 0) > max(edge.last_ns for edge in open_inputs)
+        in_vain = not made_since and not self._scene.moves(node.moved_ns)
+        return own if root.moves and in_vain else root
 
     # --- Inputs ----------------------------------------------------------------------------------------------------
 
@@ -297,10 +298,6 @@ class Blame:
 
     def _behind(self, root: Wait, trail: str) -> Wait:
         return replace(root, text=f"{root.text}; {trail}")
-
-    def _last_ns(self) -> int:
-        facts = self._scene.timeline.facts
-        return facts[-1].at_ns if facts else self._scene.timeline.zero_ns
 
     def _ago(self, at_ns: int) -> str:
         age_ns = self._scene.age_ns(at_ns)

@@ -106,6 +106,12 @@ class Queue(msgspec.Struct, frozen=True):
     since_ns: int | None = 0
 
 
+class Delivery(msgspec.Struct, frozen=True):
+    """What the router has of a final stage: `ended`, when all its output has come."""
+
+    ended: bool = False
+
+
 class Live(msgspec.Struct, frozen=True):
     """The whole document. `silent`: the replicas that were asked and did not answer."""
 
@@ -114,6 +120,7 @@ class Live(msgspec.Struct, frozen=True):
     phase: str
     caller: bool = True
     queue: Queue | None = None
+    deliveries: dict[str, Delivery] = {}
     stages: dict[str, LiveStage] = {}
     silent: tuple[str, ...] = ()
 

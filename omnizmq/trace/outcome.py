@@ -79,9 +79,10 @@ def _completed(timeline: Timeline, end: Fact, reason: str | None, *, whole: bool
             absent, stage, replica = found[0].reason, found[0].stage, found[0].replica
     missing = names(end.detail, "usage_incomplete")
     if missing:
-        sentence += f"; the usage of {', '.join(missing)} is missing"
+        who = [_replica(timeline, name) or name for name in missing]
+        sentence += f"; the usage of {', '.join(who)} is missing"
         stage, replica = missing[0], _replica(timeline, missing[0])
-    sentence += _left_behind(timeline)
+    sentence += _attempts(timeline) + _left_behind(timeline)
     return Outcome("complete" if reason in COMPLETE else "ended", sentence, stage, replica, absent)
 
 

@@ -171,6 +171,14 @@ class Scene:
         return None if count is None else number(count.detail, "chunks")
 
     @property
+    def complete(self) -> bool:
+        """Whether all final output has ended, as the router says, or as facts do."""
+        if self.live is not None and self.live.deliveries:
+            return all(delivery.ended for delivery in self.live.deliveries.values())
+        final = [self.nodes[name] for name in self.timeline.final_stages if name in self.nodes]
+        return bool(final) and all(node.output_ended for node in final)
+
+    @property
     def unfinished(self) -> list[Node]:
         return [node for node in self.nodes.values() if not node.finished]
 
@@ -183,8 +191,17 @@ class Scene:
 
     # --- Times -----------------------------------------------------------------------------------------------------
 
+    @property
+    def last_ns(self) -> int:
+        """The latest that is known to have happened; where nothing is, now."""
+        facts = self.timeline.facts
+        return facts[-1].at_ns if facts else self.now_ns or self.timeline.zero_ns
+
     def at(self, at_ns: int) -> str:
-        """A moment on the request's own clock."""
+        """A moment on the request's own clock; where no fact tells when that began, how long ago it was."""
+        age_ns = self.age_ns(at_ns)
+        if not self.timeline.facts and age_ns is not None:
+            return f"{duration(age_ns)} ago"
         ms = (at_ns - self.timeline.zero_ns) / 1e6
         return f"{ms:.0f} ms" if abs(ms) >= 10 else f"{ms:.1f} ms"
 
@@ -194,7 +211,9 @@ class Scene:
 
     def since(self, at_ns: int) -> str:
         age_ns = self.age_ns(at_ns)
-        return f"since {self.at(at_ns)}" if age_ns is None else f"for {duration(age_ns)} (since {self.at(at_ns)})"
+        if age_ns is None:
+            return f"since {self.at(at_ns)}"
+        return f"for {duration(age_ns)}" + (f" (since {self.at(at_ns)})" if self.timeline.facts else "")
 
     def moves(self, at_ns: int) -> bool:
         """Whether that is just now."""

@@ -33,8 +33,8 @@ def summarize(
     first = timeline.facts[0] if timeline.facts else None
     ended = timeline.end is not None or not live or (router == "unknowing" and inspected is None)
     return {
-        "request_id": first.request_id if first else None,
-        "external_id": first.external_id if first else None,
+        "request_id": first.request_id if first else (inspected or {}).get("request_id"),
+        "external_id": first.external_id if first else (inspected or {}).get("external_id"),
         "state": "ended" if ended else "live",
         "verdict": _verdict(judge(timeline, live=inspected, running=live, router=router), timeline),
         "stages": _stages(timeline, timeline.stages),
@@ -51,7 +51,7 @@ def _verdict(verdict: Verdict, timeline: Timeline) -> dict[str, Any]:
         "complete": verdict.complete,
         "last_boundary": verdict.last_boundary,
         "waiting_for": verdict.waiting_for,
-        "since_ms": timeline.ms(verdict.since_ns),
+        "since_ms": timeline.ms(verdict.since_ns) if timeline.facts else None,
         "owner": verdict.owner,
         "text": verdict.text,
         "cause": verdict.cause,

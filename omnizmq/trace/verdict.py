@@ -80,6 +80,8 @@ def judge(
         return _over(wait, boundary, lost, running=running)
     if router == "silent" and answers is None:
         return _no_router(timeline, wait, boundary, lost)
+    if scene.live is not None and not timeline.facts:
+        lost = "the trace has no row of it"
     return _verdict(wait, boundary, wait.text + _in_brackets(lost))
 
 
@@ -142,6 +144,8 @@ def _no_router(timeline: Timeline, wait: Wait, boundary: str | None, lost: str |
 
 def _last_boundary(timeline: Timeline) -> str | None:
     passed = [fact for fact in timeline.facts if fact.event in _BOUNDARIES]
+    # Of the last attempt: what is left of an earlier one may still report its end.
+    passed = [fact for fact in passed if fact.attempt == timeline.attempt] or passed
     if not passed:
         return None
     # At one moment, the one that is further along counts.

@@ -22,12 +22,7 @@ def awaited(scene: Scene) -> Wait:
         wait = rule(scene)
         if wait is not None:
             return wait
-    return _terminal(scene, _last_ns(scene), "every stage has reported")
-
-
-def _last_ns(scene: Scene) -> int:
-    facts = scene.timeline.facts
-    return facts[-1].at_ns if facts else scene.timeline.zero_ns
+    return _terminal(scene, scene.last_ns, "every stage has reported")
 
 
 def _terminal(scene: Scene, since_ns: int, why: str, node: Node | None = None, cause: str = "terminal") -> Wait:
@@ -51,14 +46,14 @@ def _ended(scene: Scene) -> Wait | None:
     """The router says so, and its fact has not been read yet."""
     if scene.live is None or scene.live.phase != "ended":
         return None
-    return _terminal(scene, _last_ns(scene), "the router has ended it, and the trace does not tell how yet")
+    return _terminal(scene, scene.last_ns, "the router has ended it, and the trace does not tell how yet")
 
 
 def _abort(scene: Scene) -> Wait | None:
     asked = next(reversed(list(scene.timeline.of(scene.attempt, "abort_asked"))), None)
     if asked is None and (scene.live is None or scene.live.phase != "aborting"):
         return None
-    since_ns = _last_ns(scene) if asked is None else asked.at_ns
+    since_ns = scene.last_ns if asked is None else asked.at_ns
     why = f"abort asked at {scene.at(since_ns)}{_asker(asked)}"
     left = {fact.stage for fact in scene.timeline.of(scene.attempt, "left_behind")}
     pending = [node for node in scene.unfinished if node.submitted and node.name not in left]
@@ -98,7 +93,7 @@ def _queue(scene: Scene) -> Wait | None:
         )
     if now is None:
         sentence = "received, and not yet given to any replica"
-        return of_router("queue", "the router to choose its replicas", _last_ns(scene), sentence)
+        return of_router("queue", "the router to choose its replicas", scene.last_ns, sentence)
     return _queued(scene, now)
 
 
@@ -114,7 +109,7 @@ _LACKS = {
 def _queued(scene: Scene, queue: Queue) -> Wait:
     of = f" of {queue.lacks}" if queue.lacks else ""
     what, lack = _LACKS.get(queue.why, ("a replica with room", "no replica{of} has room"))
-    since_ns = queue.since_ns or _last_ns(scene)
+    since_ns = queue.since_ns or scene.last_ns
     # `replace`, because a name may hold anything that `format` would take for its own.
     sentence = lack.replace("{of}", of) + (f" ({queue.replicas})" if queue.replicas else "")
     if queue.ahead:
@@ -154,25 +149,23 @@ def _failure(scene: Scene) -> Wait | None:
 def _caller_gone(scene: Scene) -> Wait | None:
     if scene.live is None or scene.live.caller:
         return None
-    since_ns = _last_ns(scene)
+    since_ns = scene.last_ns
     return of_router("caller_gone", "the router to abort it", since_ns, "its caller is gone; the router is to abort it")
 
 
 def _withheld(scene: Scene) -> Wait | None:
     """Every final output has ended; somebody's report is missing."""
     withheld = next(reversed(list(scene.timeline.of(scene.attempt, "withheld"))), None)
-    final = [scene.nodes[name] for name in scene.timeline.final_stages if name in scene.nodes]
-    if withheld is None and not (final and all(node.output_ended for node in final)):
+    if withheld is None and not scene.complete:
         return None
     named = () if withheld is None else names(withheld.detail, "stages")
     pending = [node for node in scene.unfinished if node.submitted and (not named or node.name in named)]
     if not pending:
         return None
-    since_ns = withheld.at_ns if withheld else max(node.story.at_ns.get("output_ended", 0) for node in final)
-    since_ns = since_ns or _last_ns(scene)
+    since_ns = scene.last_ns if withheld is None else withheld.at_ns
     blame = Blame(scene)
     root = blame.worst([blame.of(node.name) for node in pending])
-    reports = " and ".join(f"{node.name}'s" for node in pending) + " report"
+    reports = " and ".join(f"{node.who}'s" for node in pending) + " report"
     if root.cause not in ("engine", "input", "report", "slot"):
         return replace(root, text=f"withheld, outputs complete and {reports} missing: {root.text}")
     node = next((node for node in pending if node.name == root.stage), pending[0])

@@ -82,7 +82,7 @@ class EngineTook:
 
 @dataclass(frozen=True, slots=True)
 class EngineRan:
-    """The request was in a step for the first time."""
+    """The request goes into a step for the first time."""
 
     engine_id: str
     at_ns: int

@@ -93,16 +93,26 @@ class EngineRunner:
         return []
 
     def round(self) -> list[EngineEvent] | None:
-        """Feed what the engine can use, then one step over all requests that have work. None: there was nothing."""
+        """Feed what the engine can use, then one step over all requests that have work. None: there was nothing.
+
+        That a request goes into its first step is said before, in a round of its own: a step may never end."""
         events: list[EngineEvent] = []
         running = [engine_id for engine_id, held in self._requests.items() if held.runs]
         if not running:
             return None
         self._enter()
         ready = [engine_id for engine_id in running if self._feed(engine_id, events)]
-        if ready:
+        begun = [EngineRan(engine_id, self._clock_ns()) for engine_id in ready if self._begins(engine_id)]
+        if ready and not begun:
             return events + self._step(ready)
+        events += begun
         return self._leave(events) or None
+
+    def _begins(self, engine_id: str) -> bool:
+        """Whether it has not been in a step yet; it will be."""
+        held = self._requests[engine_id]
+        first, held.ran = not held.ran, True
+        return first
 
     def _enter(self) -> None:
         self.state = ("stepping", self._clock_ns())
@@ -159,18 +169,13 @@ class EngineRunner:
         return self._busy_with is not None and bool(self._busy_with(engine_id))
 
     def _step(self, ready: list[str]) -> list[EngineEvent]:
-        start_ns = self._clock_ns()
         events: list[EngineEvent] = []
         stepped = [self._requests[engine_id] for engine_id in ready]
-        for engine_id, held in zip(ready, stepped, strict=True):
-            if not held.ran:
-                held.ran = True
-                events.append(EngineRan(engine_id, start_ns))
-        self.state = ("stepping", start_ns)
+        self._enter()
         try:
             outputs = _outputs(self._engine.step(ready))
         except BaseException as error:  # noqa: BLE001 (F1: a step that raises fails the requests that were in it)
-            return events + [self._failed(engine_id, error) for engine_id in ready]
+            return [self._failed(engine_id, error) for engine_id in ready]
         finally:
             self.state = ("idle", self._clock_ns())
         now_ns = self._clock_ns()

@@ -68,7 +68,7 @@ def answer(state: str = "RUNNING", *, made_ms: float = 40, step_ms: float | None
     }
 
 
-def came(source: str, received: int, *, last_ms: float = 40, **more: Any) -> Document:
+def came(source: str, received: int, *, last_ms: float = 39, **more: Any) -> Document:
     """An edge in, of which the engine has taken all that came."""
     edge = {"from": source, "replica": f"{source}/0", "mode": "chunk", "received": received, "taken": received}
     return {**edge, "ended": False, "closed": False, "last_ns": ns(last_ms) if received else 0, **more}

@@ -202,19 +202,19 @@ LIVE = [
         "withheld",
         [*without(until(199), "finished", "thinker"), fact(199, "withheld", detail={"stages": "thinker"})],
         "withheld",
-        "thinker's report",
+        "thinker/0's report",
         "thinker/0",
         199,
-        "withheld: outputs complete, waiting for thinker's report since 199 ms",
+        "withheld: outputs complete, waiting for thinker/0's report since 199 ms",
     ),
     Case(
         "withheld, for some reports alone",
         [*without(until(149), "finished", "thinker"), fact(199, "withheld", detail={"stages": "talker,code2wav"})],
         "withheld",
-        "talker's and code2wav's report",
+        "talker/0's and code2wav/0's report",
         "talker/0",
         199,
-        "withheld: outputs complete, waiting for talker's and code2wav's report since 199 ms",
+        "withheld: outputs complete, waiting for talker/0's and code2wav/0's report since 199 ms",
     ),
     Case(
         "withheld, and the report has come",
@@ -313,3 +313,5 @@ def test_f2_a_new_attempt_is_judged_by_its_own_facts() -> None:
     found = verdict(second, live=True)
     assert found.owner == "thinker/0"
     assert found.last_boundary == "thinker first_output"
+    late = fact(69, "finished", "code2wav", {"finish_reason": "abort", "outputs": 0})
+    assert verdict([*second, late], live=True) == found

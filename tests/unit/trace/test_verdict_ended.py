@@ -49,6 +49,10 @@ SILENT: dict[str, Any] = {
     "error_replica": "thinker/0",
     "error_message": "edge thinker->talker: thinker/0 sent nothing for 5 s after chunk 4 (edge.input_timeout_s)",
 }
+AGAIN = [
+    fact(55, "redriven", detail={"why": "talker/0 died"}, attempt=2),
+    fact(95, "terminal", "code2wav", {"finish_reason": "stop"}, attempt=2),
+]
 HUNG = [*until(80), finished(91, "thinker"), fact(5000, "abort_asked", detail=ABORT)]
 
 CASES = [
@@ -67,7 +71,7 @@ CASES = [
         "complete",
         "thinker",
         "terminal",
-        "complete after 200 ms, finish reason stop; the usage of thinker, talker is missing",
+        "complete after 200 ms, finish reason stop; the usage of thinker/0, talker/0 is missing",
     ),
     Case(
         "a stage failed: the boundary is the one before",
@@ -169,6 +173,14 @@ CASES = [
         "thinker bound",
         "failed after 60 ms: replica_lost in talker/1: talker/1 died: exit status 3; "
         "this was attempt 2, attempt 1 was lost: talker/0 died: killed by SIGKILL",
+    ),
+    Case(
+        "f2_complete in the second attempt, while the first one's stages still report",
+        [*stories.redriven()[:-1], fact(93, "finished", "thinker", {"finish_reason": "abort"}), *AGAIN],
+        "complete",
+        None,
+        "terminal",
+        "complete after 95 ms, finish reason stop; this was attempt 2, attempt 1 was lost: talker/0 died",
     ),
     Case(
         "refused",

@@ -222,6 +222,32 @@ STUCK = [
         "and its engine is idle; code2wav/0 waits for the next chunk from talker",
     ),
     Case(
+        "the middle stage makes nothing more, a moment after the last one has made all that there was to make",
+        chain(
+            thinker=thinker(finished=True),
+            talker=talker(answer(made_ms=9500, inputs=WHOLE, edges=[sent("code2wav", 2, last_ms=9490)])),
+            code2wav=code2wav(answer(made_ms=9501, inputs=[came("talker", 2, last_ms=9500)], outputs=2)),
+        ),
+        "engine",
+        "talker",
+        "talker/0",
+        9500,
+        "talker/0 has made nothing more for 500 ms (since 9500 ms) (so far 2 chunks to code2wav), "
+        "and its engine is idle; code2wav/0 waits for the next chunk from talker",
+    ),
+    Case(
+        "the last stage makes nothing of what it is fed, while the one before it goes on",
+        chain(
+            talker=talker(answer(made_ms=9980, inputs=WHOLE, edges=[sent("code2wav", 90, last_ms=9980)])),
+            code2wav=code2wav(answer(made_ms=9981, inputs=[came("talker", 90, last_ms=9981)], outputs=2)),
+        ),
+        "engine",
+        "code2wav",
+        "code2wav/0",
+        9981,
+        "code2wav/0 has made nothing more for 19 ms (since 9981 ms) (so far 2 outputs), and its engine is idle",
+    ),
+    Case(
         "the middle stage is stuck in a step on the first chunk",
         chain(
             thinker=thinker(finished=True),
@@ -532,7 +558,7 @@ ENDS = [
         "thinker",
         "thinker/0",
         199,
-        "withheld: outputs complete, waiting for thinker's report for 9.8 s (since 199 ms), and its engine is idle",
+        "withheld: outputs complete, waiting for thinker/0's report for 9.8 s (since 199 ms), and its engine is idle",
         WITHHELD,
     ),
     Case(
@@ -542,7 +568,7 @@ ENDS = [
         "thinker",
         "thinker/0",
         90,
-        "withheld, outputs complete and thinker's report missing: "
+        "withheld, outputs complete and thinker/0's report missing: "
         "the engine of thinker/0 has been in one step for 9.9 s (since 90 ms)",
         WITHHELD,
     ),
@@ -553,7 +579,7 @@ ENDS = [
         "thinker",
         "thinker/0",
         9990,
-        "withheld, outputs complete and thinker's report missing: "
+        "withheld, outputs complete and thinker/0's report missing: "
         "the worker of thinker/0 does not answer; it was last heard of 10 ms ago",
         WITHHELD,
     ),
@@ -636,6 +662,23 @@ def test_t2_live_answers_count_where_rows_were_lost() -> None:
 
 def test_t2_an_answer_of_another_make_is_as_good_as_none() -> None:
     assert verdict(MIDDLE, {"attempt": "one"}) == verdict(MIDDLE, None)
+
+
+def test_t2_a_request_of_which_no_row_is_stored() -> None:
+    live = chain(thinker=thinker(answer(step_ms=7000, edges=[sent("talker", 4)])))
+    found = verdict([], live)
+    assert (found.cause, found.replica, found.last_boundary) == ("stuck_step", "thinker/0", None)
+    assert found.text.startswith("the engine of thinker/0 has been in one step for 3.0 s; talker/0 waits")
+    assert found.text.endswith(" (the trace has no row of it)")
+
+
+def test_t2_a_report_is_withheld_also_where_no_fact_says_so() -> None:
+    deliveries = {"thinker": {"ended": True}, "code2wav": {"ended": True}}
+    stages = {"thinker": thinker(finished=True), "talker": talker(answer()), "code2wav": code2wav(finished=True)}
+    found = verdict([], document(stages=stages, deliveries=deliveries))
+    assert (found.cause, found.replica) == ("report", "talker/0")
+    deliveries["code2wav"]["ended"] = False
+    assert verdict([], document(stages=stages, deliveries=deliveries)).cause == "engine"
 
 
 def test_t2_answers_about_an_attempt_that_is_over_do_not_count() -> None:

@@ -126,6 +126,14 @@ class TestWork:
         assert bench.events.index(ran) < bench.events.index(first)
         assert ran.at_ns < first.at_ns
 
+    def test_s2_a_first_step_that_may_never_end_is_told_before_it_begins(self) -> None:
+        copier = Copier()
+        bench = Bench(copier)
+        bench.add("a")
+        bench.feed("a", 1, end=True)
+        assert [type(event) for event in bench.runner.round() or ()] == [EngineTook, EngineRan]
+        assert copier.stepped == []
+
     def test_the_synthetic_engine_runs_from_its_prompt_to_its_end(self) -> None:
         bench = Bench(create(context(echo=True)))
         bench.add("a")
@@ -205,6 +213,7 @@ class TestCredits:
         bench = Bench(copier)
         bench.add("a")
         bench.feed("a", *range(1, 11))
+        assert [type(event) for event in bench.runner.round() or ()] == [EngineTook, EngineRan]
         for number in range(1, 11):
             assert bench.runner.round()
             assert copier.holds("a") == 0
@@ -522,8 +531,8 @@ class TestF1:
         bench = Bench(copier)
         bench.add("a")
         bench.feed("a", 1, 2)
-        assert bench.rounds() == 1
-        assert len(bench.of(EngineMade)) == 1
+        assert bench.rounds() == 2
+        assert [type(event) for event in bench.events] == [EngineTook, EngineRan, EngineMade]
 
     def test_f1_synthetic_faults_come_out_as_errors_of_one_request(self) -> None:
         bench = Bench(create(context(chunks=3, fail_at=2, fault_only="bad")))

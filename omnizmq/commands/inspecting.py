@@ -1,0 +1,130 @@
+"""Where requests are now: their facts, and what their router and its workers answer (T1, T2).
+
+The router is asked within `LIMIT_S`, whatever it does: one that has been stopped must not keep anybody from the facts.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from contextlib import suppress
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from omnizmq.commands.finding import Found, Store, again
+
+if TYPE_CHECKING:
+    from omnizmq.trace.verdict import Router
+
+LIMIT_S = 1.0
+"""For all questions of one call together. The router gives its workers half a second."""
+
+MAX_ASKED = 64
+"""So many requests are asked about in one call; of the others the facts must do."""
+
+WRITTEN_S = 1.0
+"""How long the last facts of a request that has just ended may take to be written."""
+
+_POLL_S = 0.05
+
+
+class Inspected(NamedTuple):
+    """The live document of a request, or why there is none."""
+
+    document: dict[str, Any] | None
+    router: Router
+
+
+_UNASKED = Inspected(None, "unasked")
+
+
+class Look(NamedTuple):
+    """`document`: that of `summarize`; `found` has the facts that it was made of."""
+
+    found: Found
+    document: dict[str, Any]
+
+
+def look(found: Found) -> Look:
+    """At one request, now."""
+    return look_at([found])[0]
+
+
+def look_at(requests: Sequence[Found]) -> list[Look]:
+    """At each, in their order; each deployment is asked once."""
+    live: dict[str, list[str]] = {}
+    for found in requests:
+        if found.goes_on:
+            live.setdefault(found.store.name, []).append(found.about.request_id)
+    answers = {
+        (name, id_): answer for name, ids in live.items() for id_, answer in zip(ids, inspect(name, ids), strict=True)
+    }
+    return [_look(found, answers.get((found.store.name, found.about.request_id), _UNASKED)) for found in requests]
+
+
+def _look(found: Found, answer: Inspected) -> Look:
+    from omnizmq.trace.summary import summarize
+
+    if answer.router == "unknowing":
+        found = _written(found)
+    document = summarize(found.facts, live=found.may_go_on, inspected=answer.document, router=answer.router)
+    return Look(found, document)
+
+
+def _written(found: Found) -> Found:
+    """Its router holds it no more: with the facts of its end, as soon as they are there."""
+    from omnizmq.errors import OmnizmqError
+
+    deadline = time.monotonic() + WRITTEN_S
+    with suppress(OmnizmqError):  # its trace may have been removed meanwhile
+        while (found := again(found)).goes_on and time.monotonic() < deadline:
+            time.sleep(_POLL_S)
+    return found
+
+
+def held(id_: str, connect: str | None) -> Found | None:
+    """A request of which no trace has a row, because none could be written or none has been yet, and a router holds."""
+    from omnizmq.runtime import running, state_dir
+    from omnizmq.trace.database import FILE_NAME
+    from omnizmq.trace.store import Traced
+
+    for deployment in running():
+        if connect not in (None, deployment.name, deployment.endpoint):
+            continue
+        document = inspect(deployment.name, [id_])[0].document
+        if document is not None:
+            store = Store(deployment.name, state_dir(deployment.name) / FILE_NAME, deployment.pid)
+            about = Traced(document["request_id"], document["external_id"], time.time_ns(), deployment.pid, ended=False)
+            return Found(store, about, [])
+    return None
+
+
+def inspect(name: str, ids: Sequence[str]) -> list[Inspected]:
+    """What the router of the running deployment `name` says of these request ids (or external ids), in their order.
+
+    Where it runs and does not answer in time, it is "silent"; where it cannot be asked (it takes no more clients, or is
+    of another version), "unasked". Not to be called in an event loop.
+    """
+    import asyncio
+
+    asked = ids[:MAX_ASKED]
+    found = asyncio.run(_inspect(name, asked)) if asked else []
+    return found + [_UNASKED] * (len(ids) - len(asked))
+
+
+async def _inspect(name: str, ids: Sequence[str]) -> list[Inspected]:
+    import asyncio
+
+    from omnizmq import AsyncClient
+    from omnizmq.errors import OmnizmqError, RouterLostError
+
+    async def ask() -> list[Inspected]:
+        async with AsyncClient.connect(name, operator=True) as client:
+            documents = await asyncio.gather(*(client.inspect(id_) for id_ in ids))
+        return [Inspected(one, "unasked" if one is not None else "unknowing") for one in documents]
+
+    try:
+        return await asyncio.wait_for(ask(), LIMIT_S)
+    except (TimeoutError, RouterLostError):
+        return [Inspected(None, "silent")] * len(ids)
+    except OmnizmqError:
+        return [_UNASKED] * len(ids)
