@@ -17,7 +17,7 @@ import click
 from omnizmq.commands.finding import Found, again, find, stores
 from omnizmq.commands.inspecting import look
 
-POLL_S = 0.25
+POLL_S = 0.5
 WAIT_S = 60.0
 """How long a request that nobody knows yet is waited for."""
 

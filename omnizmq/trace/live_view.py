@@ -62,7 +62,7 @@ def present(live: Document | None, stage: str, attempt: int, now_ms: float, mark
     if not live or not answer:
         return None
     moments = {
-        "RUNNING": (answer["made_ns"], marks.computes),
+        "RUNNING": (answer["made_ns"], marks.waits if _starved(answer) else marks.computes),
         "PARKED": (answer["since_ns"], marks.held),
         "PAUSED": (answer["since_ns"], marks.held),
         "QUEUED": (answer["since_ns"], marks.waits),
@@ -108,7 +108,7 @@ def _columns(stages: Mapping[str, Document], silent: Sequence[str], now_ns: int)
 def _state(stage: Document, silent: Sequence[str], now_ns: int) -> str:
     answer = stage["answer"]
     if answer is not None:
-        state = _STATES.get(answer["state"], answer["state"])
+        state = _STATES["WAITING_FOR_CHUNK"] if _starved(answer) else _STATES.get(answer["state"], answer["state"])
         since = answer.get("since_ns")
         return f"{state} for {_age(since, now_ns)}" if since else state
     if stage["finished"]:
@@ -116,6 +116,14 @@ def _state(stage: Document, silent: Sequence[str], now_ns: int) -> str:
     if stage["replica"] in silent:
         return f"DOES NOT ANSWER, heard {_age(stage['heard_ns'], now_ns)} ago"
     return "not asked" if stage["submitted"] else "not submitted"
+
+
+def _starved(answer: Document) -> bool:
+    """It runs as far as its slot goes, and its engine has taken all that came."""
+    inputs = answer["inputs"]
+    taken = all(source["taken"] == source["received"] for source in inputs)
+    fed = all(source["ended"] or source["closed"] for source in inputs)
+    return answer["state"] == "RUNNING" and answer["engine"] == "idle" and taken and not fed
 
 
 def _engine(stage: Document, now_ns: int) -> str:
