@@ -27,6 +27,7 @@ COMMANDS = {
     "abort": "End a request.",
     "restart": "Replace a stage's processes without losing a request.",
     "drain": "Let a replica take no new requests.",
+    "replay": "Feed a recording to a fresh router, and compare.",
     "check": "Validate a configuration.",
     "install": "Install the packages of an extra.",
 }

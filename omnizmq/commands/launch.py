@@ -32,8 +32,25 @@ Say = Callable[[str, dict[str, object]], None]
 @click.option("--name", metavar="NAME", help="The deployment's name; default: the configuration's.")
 @click.option("--set", "sets", multiple=True, metavar="K=V", help="Override a value: stage.talker.replicas=2.")
 @click.option("--json", "as_json", is_flag=True, help="Print the ready line as JSON.")
+@click.option("--record", type=click.Path(path_type=Path), metavar="FILE", help="Record for `omnizmq replay`.")
+@click.option(
+    "--record-max-mib",
+    type=click.IntRange(1, 1 << 20),
+    default=1024,
+    show_default=True,
+    metavar="N",
+    help="Where a recording ends.",
+)
 @click.option("--owned", is_flag=True, hidden=True, help="Write events as JSON lines; stop when standard input ends.")
-def launch(config_path: str, name: str | None, sets: tuple[str, ...], as_json: bool, owned: bool) -> None:
+def launch(
+    config_path: str,
+    name: str | None,
+    sets: tuple[str, ...],
+    as_json: bool,
+    record: Path | None,
+    record_max_mib: int,
+    owned: bool,
+) -> None:
     """Start the router and its workers, and serve until SIGTERM or Ctrl-C.
 
     A signal drains the deployment: no new requests, live ones may end. A second signal stops at once.
@@ -41,7 +58,8 @@ def launch(config_path: str, name: str | None, sets: tuple[str, ...], as_json: b
     say = _forgiving(_events if owned else (_json_lines if as_json else _plain_lines))
     try:
         config = _load(config_path, sets)
-        status = asyncio.run(_serve(config, name or config.name, say, owned))
+        recording = None if record is None else (record, record_max_mib)
+        status = asyncio.run(_serve(config, name or config.name, say, owned, recording))
     except OmnizmqError as error:
         if not owned:
             raise
@@ -60,7 +78,7 @@ def _load(path: str, sets: tuple[str, ...]) -> Config:
     return config.load(path, sets, judge=engines.look)
 
 
-async def _serve(config: Config, name: str, say: Say, owned: bool) -> int:
+async def _serve(config: Config, name: str, say: Say, owned: bool, recording: tuple[Path, int] | None) -> int:
     from omnizmq.launcher.deployment import LocalDeployment
     from omnizmq.runtime import state_dir
 
@@ -73,7 +91,7 @@ async def _serve(config: Config, name: str, say: Say, owned: bool) -> int:
             say("loading", {"replica": replica, "text": text})
 
     _log_to_file(state_dir(name) / "router.log")
-    deployment = LocalDeployment(config, name, progress)
+    deployment = LocalDeployment(config, name, progress, recording)
     starting = asyncio.create_task(deployment.start())
     if not await signals.first(starting):
         starting.cancel()

@@ -12,12 +12,12 @@ import os
 import secrets
 import time
 from collections.abc import Callable
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from pathlib import Path
 
 import msgspec
 
-from omnizmq import remote, runtime
+from omnizmq import __version__, remote, runtime
 from omnizmq.config import Config
 from omnizmq.errors import ConfigError, LaunchError, OmnizmqError
 from omnizmq.launcher.process import WorkerProcess, trim_log
@@ -25,6 +25,8 @@ from omnizmq.launcher.retention import prune_own_states
 from omnizmq.launcher.supervisor import AllReady, FailLaunch, Order, Spawn, Supervisor
 from omnizmq.launcher.tracing import Tracing
 from omnizmq.protocol import VERSION
+from omnizmq.recording import file as recordings
+from omnizmq.recording.recorder import Recorder
 from omnizmq.router.messages import DrainAsked, ReplicaStarting, StopAsked
 from omnizmq.router.server import RouterServer
 from omnizmq.runtime import Deployment, RuntimeDir
@@ -46,7 +48,11 @@ Progress = Callable[[str, str], None]
 class LocalDeployment:
     """One deployment on this machine. It implements the router's `Hooks`."""
 
-    def __init__(self, config: Config, name: str, progress: Progress) -> None:
+    def __init__(
+        self, config: Config, name: str, progress: Progress, recording: tuple[Path, int] | None = None
+    ) -> None:
+        """`recording`: the file that the router's inputs are recorded to, and the most MiB it may have. Raises
+        `ConfigError`."""
         self.config = msgspec.structs.replace(config, name=runtime.check_name(name))
         self.name = name
         self._progress = progress
@@ -69,18 +75,16 @@ class LocalDeployment:
         except OSError as error:
             raise ConfigError(f"log directory {self._logs} cannot be made: {error.strerror}") from error
         self._directory = RuntimeDir.create(name)
-        limits = self.config.router
-        try:
-            prune_own_states(limits.trace_max_age_days * DAY_S)
+        with ExitStack() as undo:
+            undo.callback(self._directory.remove)
+            prune_own_states(self.config.router.trace_max_age_days * DAY_S)
             self._tracing = Tracing(self.config, state)
-            try:
-                self._server = self._make_server(state)
-            except BaseException:
-                self._tracing.stop()
-                raise
-        except BaseException:
-            self._directory.remove()
-            raise
+            undo.callback(self._tracing.stop)
+            self._recorder = None if recording is None else self._make_recorder(*recording)
+            if self._recorder is not None:
+                undo.callback(self._recorder.close, "the deployment did not start")
+            self._server = self._make_server(state)
+            undo.pop_all()
 
     def _make_server(self, state: Path) -> RouterServer:
         """Raises `ConfigError`."""
@@ -96,7 +100,13 @@ class LocalDeployment:
             facts=self._tracing.facts,
             tracing=self._tracing.status,
             remote=served,
+            recorder=self._recorder,
         )
+
+    def _make_recorder(self, path: Path, max_mib: int) -> Recorder:
+        """Raises `ConfigError`."""
+        header = recordings.header(self.config, version=__version__, started=time.time())
+        return Recorder(path, header, max_mib=max_mib)
 
     @property
     def endpoint(self) -> str:
@@ -140,6 +150,8 @@ class LocalDeployment:
             last_words.cancel()
         self._server.close()
         await self._tracing.close()
+        if self._recorder is not None:
+            await asyncio.to_thread(self._recorder.close, "the deployment has stopped")
         self._directory.remove()
 
     async def _end_workers(self) -> None:

@@ -116,6 +116,15 @@ class RouterCore:
             "counters": self.counters.document(self.requests),
         }
 
+    def says_another(self, event: Input) -> bool:
+        """Whether the output of this event, which has been handled, is not what its caller has (F2). A recording, which
+        holds no outputs, could not tell."""
+        if not (isinstance(event, WorkerSent) and isinstance(event.frame, wire.Output) and event.frame.attempt > 1):
+            return False
+        request = self.requests.get(event.frame.request_id)
+        delivered = None if request is None else request.delivered.get(event.replica.rpartition("/")[0])
+        return delivered is not None and delivered.another
+
     def _dispatch(self, event: Input) -> None:
         match event:
             case WorkerSent():  # first, because nearly all are

@@ -34,6 +34,7 @@ class Delivered:
         "_rate",
         "_skipped",
         "_units",
+        "another",
         "broken",
         "consumed",
         "ended",
@@ -55,6 +56,7 @@ class Delivered:
         self._again: Any = None  # the hash of what comes again
         self._lost: str | None = None  # the replica that this attempt makes good
         self.broken = False  # this attempt says something else
+        self.another = False  # by its content, not by its length
 
     @property
     def begun(self) -> bool:
@@ -118,6 +120,7 @@ class Delivered:
         again = self._again.copy()
         again.update(_bytes(known))
         if self._ahead == _units(known) and again.digest() != self._hash.digest():
+            self.another = True
             raise self._differs("is another one")
         self._ahead -= _units(known)
         self._again = again

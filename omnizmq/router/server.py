@@ -5,8 +5,8 @@ encrypted and authenticated, on a lease that their I/O threads renew (A7, W2). O
 and are counted apart, so that no number of callers keeps them out (B1).
 
 Whoever composes a deployment gives it `hooks`: what to do when a replica must be killed, is loading, is ready, and when
-a drain has ended; `facts`, where these go, and `tracing`, which tells what became of them. Everything else happens
-here.
+a drain has ended; `facts`, where these go, and `tracing`, which tells what became of them; `recorder`, where the
+inputs of its core go. Everything else happens here.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ import math
 import os
 import time
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Protocol, assert_never
@@ -77,6 +77,15 @@ class Hooks(Protocol):
     def drained(self) -> None: ...
 
 
+class Recorder(Protocol):
+    """Where inputs go, and what the core orders upon them; it must never block, and raises nothing. `ended`: why it has
+    ended before the router."""
+
+    ended: str | None
+
+    def add(self, event: Input, now: float, effects: Sequence[Effect], *, other: bool) -> None: ...
+
+
 class _Client:
     """A client that said a good hello. A local one's process is watched (A7)."""
 
@@ -107,8 +116,10 @@ class RouterServer:
         facts: FactSink,
         tracing: Callable[[], dict[str, object]] = dict,
         remote: Server | None = None,
+        recorder: Recorder | None = None,
     ) -> None:
         self.core = RouterCore(config)
+        self._recorder = recorder
         self.client_endpoint = ipc_endpoint(directory / "clients.sock")
         self.worker_endpoint = ipc_endpoint(directory / "workers.sock")
         self._config = config
@@ -193,7 +204,11 @@ class RouterServer:
 
     def _feed(self, event: Input) -> None:
         """F1: whatever goes wrong with one effect ends neither the router nor its clock, nor the others."""
-        for effect in self.core.handle(event, time.monotonic()):
+        now = time.monotonic()
+        effects = self.core.handle(event, now)
+        if self._recorder is not None:
+            self._recorder.add(event, now, effects, other=self.core.says_another(event))
+        for effect in effects:
             try:
                 self._carry_out(effect)
             except Exception:
@@ -203,7 +218,7 @@ class RouterServer:
     def _carry_out(self, effect: Effect) -> None:
         match effect:
             case ToClient(frame=wire.Status() as status):
-                self._send_client(effect.client, self._with_tracing(status))
+                self._send_client(effect.client, self._with_sinks(status))
             case ToClient():
                 self._send_client(effect.client, effect.frame)
             case ToWorker():
@@ -230,10 +245,12 @@ class RouterServer:
             case _:
                 assert_never(effect)
 
-    def _with_tracing(self, status: wire.Status) -> wire.Status:
+    def _with_sinks(self, status: wire.Status) -> wire.Status:
         """What becomes of the facts is no matter of the core's, so it is added here."""
         document = msgspec.json.decode(status.json, type=dict[str, msgspec.Raw])
-        return wire.Status(status.call, wire.encode_json({**document, "trace": self._tracing()}))
+        ended = None if self._recorder is None else self._recorder.ended
+        whole = {**document, "trace": self._tracing(), "recording_ended": ended}
+        return wire.Status(status.call, wire.encode_json(whole))
 
     def _log(self, fact: Fact) -> None:
         if fact.event == "terminal":

@@ -11,10 +11,14 @@ import sys
 import time
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import contextmanager
+from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 from omnizmq import AsyncClient, Client, RequestOutput
 from omnizmq.errors import OmnizmqError
+from omnizmq.recording import file
+from support.recordings import first_difference
 
 OMNIZMQ = [sys.executable, "-m", "omnizmq"]
 
@@ -91,11 +95,25 @@ class Running:
 
 @contextmanager
 def launched(config: str = "synthetic", *sets: str, name: str | None = None) -> Iterator[Running]:
-    """A deployment that is stopped at the end, if the test has not done so."""
+    """A deployment that is stopped at the end, if the test has not done so; then the replay of its recording agrees."""
+    with TemporaryDirectory(prefix="oz-") as folder:
+        recording = Path(folder) / "recording.jsonl"
+        with recorded(recording, config, *sets, name=name) as running:
+            yield running
+        parted = first_difference(file.read(recording))
+    assert parted is None, parted
+
+
+@contextmanager
+def recorded(
+    recording: Path, config: str, *sets: str, name: str | None = None, max_mib: int = 1024
+) -> Iterator[Running]:
+    """The same, with a recording there, which is not looked at."""
     options = [option for setting in sets for option in ("--set", setting)]
+    recording_options = ["--record", str(recording), "--record-max-mib", str(max_mib)]
     naming = [] if name is None else ["--name", name]
     process = subprocess.Popen(
-        [*OMNIZMQ, "launch", "--config", config, "--json", *naming, *options],
+        [*OMNIZMQ, "launch", "--config", config, "--json", *recording_options, *naming, *options],
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,

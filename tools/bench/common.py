@@ -83,11 +83,11 @@ def directories(*search: str) -> Iterator[None]:
 
 
 @contextmanager
-def deployment(config: str | Path, *sets: str) -> Iterator[dict[str, Any]]:
+def deployment(config: str | Path, *sets: str, options: Sequence[str] = ()) -> Iterator[dict[str, Any]]:
     """`omnizmq launch`, ready: its ready line (name, endpoint, pid of the router). Use it within `directories`."""
-    options = [option for setting in sets for option in ("--set", setting)]
+    setting = [option for one in sets for option in ("--set", one)]
     process = subprocess.Popen(
-        [sys.executable, "-m", "omnizmq", "launch", "--config", str(config), "--json", *options],
+        [sys.executable, "-m", "omnizmq", "launch", "--config", str(config), "--json", *setting, *options],
         stdout=subprocess.PIPE,
         stderr=subprocess.DEVNULL,  # progress; why a start failed is on standard output
         text=True,

@@ -115,6 +115,7 @@ EARLY = {
         ("--config", "synthetic", "--set", "stage.talker.options.crash=1"),
         ("--config", "synthetic", "--name", "../d"),
     ],
+    "replay": [(), ("nowhere.jsonl",), ("pyproject.toml",)],
     "install": [()],
     "lunch": [()],
 }

@@ -110,7 +110,7 @@ def test_every_key_is_explained(tmp_path: Path) -> None:
     for replica in core.pools.replicas.values():
         replica.state = "ready"
     core.handle(ClientSent(b"alice", submission()), 0.0)
-    status: dict[str, Any] = {**core.status(0.0), "trace": tracing.status()}
+    status: dict[str, Any] = {**core.status(0.0), "trace": tracing.status(), "recording_ended": None}
     names = ("top", "replicas", "rings", "slowest", "counters", "trace")
     sections = dict(zip(names, REFERENCE.read_text().split("\n## "), strict=True))
     for section, keys in (

@@ -13,6 +13,7 @@ from hypothesis import given
 from support.playbook import submission
 from support.properties import Dice, checked, dice
 from support.random_graphs import graphs
+from support.recordings import RecordedWorld, first_difference
 from support.router_world import Job, RouterWorld
 
 from omnizmq import protocol as wire
@@ -247,11 +248,8 @@ def settle(world: RouterWorld) -> None:
     raise AssertionError(f"it never ends: {[request.attempt.lifecycle.story() for request in world.core.requests]}")
 
 
-@checked(1500)
-@given(graphs, dice)
-def test_every_frame_is_predicted_whatever_happens(graph: Pipeline, roll: Dice) -> None:
-    """Also C4, F3, B3: one terminal a request, nothing after it, and every table empty at the end."""
-    world = RouterWorld(deployment(roll, graph), wavers=roll.pick([False, False, True]))
+def lives(roll: Dice, world: RouterWorld) -> None:
+    """Whatever happens, and then the end of all of it."""
     for name in world.core.pools.replicas:
         world.starts(name)
         world.becomes_ready(name)
@@ -259,9 +257,25 @@ def test_every_frame_is_predicted_whatever_happens(graph: Pipeline, roll: Dice) 
     for _ in range(roll.number(0, 60)):
         roll.pick(moves)(roll, world)
     settle(world)
+
+
+@checked(1500)
+@given(graphs, dice)
+def test_every_frame_is_predicted_whatever_happens(graph: Pipeline, roll: Dice) -> None:
+    """Also C4, F3, B3: one terminal a request, nothing after it, and every table empty at the end."""
+    world = RouterWorld(deployment(roll, graph), wavers=roll.pick([False, False, True]))
+    lives(roll, world)
     assert len(world.core.queue) == 0
     assert not world.core.requests._by_external
     assert len(world.core.state.timers) == 0
     assert not world.core.state.paused
     ended = {fact.request_id for fact in world.facts if fact.event == "terminal"}
     assert ended == {fact.request_id for fact in world.facts if fact.event == "received"}
+
+
+@checked(300)
+@given(graphs, dice)
+def test_a_fresh_core_orders_the_same_upon_the_recording_of_whatever_happened(graph: Pipeline, roll: Dice) -> None:
+    world = RecordedWorld(deployment(roll, graph), wavers=roll.pick([False, True]))
+    lives(roll, world)
+    assert first_difference(world.recording()) is None
