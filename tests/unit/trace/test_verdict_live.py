@@ -752,6 +752,29 @@ def test_t2_a_report_is_withheld_also_where_no_fact_says_so() -> None:
     assert verdict([], document(stages=stages, deliveries=deliveries)).cause == "engine"
 
 
+def test_t2_another_attempt_names_the_replica_that_the_one_before_was_lost_with() -> None:
+    waits = waiting("starting") | {"attempt": 2}
+    assert verdict(AGAIN, waits).replica == "talker/0"
+    assert (
+        verdict([*AGAIN, fact(60, "replica_lost", "thinker", {"replica": "x"}, attempt=2)], waits).replica == "talker/0"
+    )
+    unexplained = [one for one in AGAIN if one.event == "queued" or one.event not in ("redriven", "replica_lost")]
+    found = verdict(unexplained, waits)
+    assert found.replica is None
+    assert found.text.startswith("attempt 2, after a failure, is queued")
+
+
+def test_t2_of_several_missing_reports_the_one_of_the_worst_is_described() -> None:
+    facts = [*(one for one in WITHHELD if (one.event, one.stage) != ("finished", "talker"))][:-1]
+    facts.append(fact(199, "withheld", detail={"stages": "thinker,talker"}))
+    idle, busy = answer(made_ms=95), answer(made_ms=80, step_ms=9800)
+    stages = {"thinker": thinker(idle), "talker": talker(busy), "code2wav": code2wav(finished=True)}
+    found = verdict(facts, document(stages=stages))
+    assert (found.cause, found.waiting_for) == ("report", "thinker/0's and talker/0's report")
+    assert (found.stage, found.owner) == ("talker", "talker/0")
+    assert found.text.endswith(", and its engine computes")
+
+
 def test_t2_answers_about_an_attempt_that_is_over_do_not_count() -> None:
     second = [*MIDDLE, *stories.bound(90, attempt=2)]
     assert verdict(second, chain()) == verdict(second, None)
