@@ -62,10 +62,14 @@ def look_at(requests: Sequence[Found]) -> list[Look]:
 
 
 def _look(found: Found, answer: Inspected) -> Look:
+    from omnizmq.errors import OmnizmqError
     from omnizmq.trace.summary import summarize
 
     if answer.router == "unknowing":
         found = _written(found)
+    elif answer is not _UNASKED:
+        with suppress(OmnizmqError):  # its trace may hold no row of it
+            found = again(found)  # what has happened while it was asked
     document = summarize(found.facts, live=found.may_go_on, inspected=answer.document, router=answer.router)
     return Look(found, document)
 

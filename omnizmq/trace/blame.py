@@ -186,8 +186,11 @@ class Blame:
         if lost is not None:
             return lost
         root = self.of(source.name, seen)
+        if root.cause == "credit" and root.stage == node.name:
+            return root  # it has chunks that it has not taken
         what = f"the {'next' if node.has_input else 'first'} chunk from {source.name}"
-        if root.stage == source.name and root.cause == "engine" and source.has_given and self._scene.live is None:
+        by_facts = self._scene.live is None and not source.sent_ns  # they know of its first chunk, and of no other
+        if by_facts and source.has_given and root.stage == source.name and root.cause == "engine":
             root = replace(root, cause="input", what=what)
         return self._behind(root, f"{node.who} waits for {what}")
 

@@ -7,7 +7,7 @@ facts until then, and by the counts of edges, which are reported later.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from omnizmq.protocol import Value
 from omnizmq.trace.absence import absences
@@ -19,10 +19,13 @@ from omnizmq.trace.waits import awaited
 
 COMPLETE = ("stop", "length")
 
+SLOW_NS = 400_000_000
+"""Who takes longer to confirm an abort was not just between two steps. Workers answer within some 50 ms."""
+
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """`cause`: complete, aborted, caller_gone, refused, or the error's code. `stuck`: the facts until it was over."""
+    """`cause`: complete, aborted, caller_gone, refused, or the error's code."""
 
     cause: str
     text: str
@@ -45,18 +48,23 @@ def outcome(timeline: Timeline, end: Fact, *, whole: bool) -> Outcome:
 
 def before_end(timeline: Timeline, end: Fact) -> Timeline:
     """What was known when it was over: an abort, or a stage's failure, is where what came before stood still."""
+    over_ns = _over_ns(timeline, end)
+    return Timeline([fact for fact in timeline.facts if _stands(fact, over_ns, end)])
+
+
+def _over_ns(timeline: Timeline, end: Fact) -> int:
+    """When its abort was asked for, or else when it ended: nobody tried to go on from then on."""
     asked = timeline.first("abort_asked")
-    until_ns = end.at_ns if asked is None else min(asked.at_ns, end.at_ns)
-    return Timeline([fact for fact in timeline.facts if _stands(fact, until_ns, end)])
+    return end.at_ns if asked is None else min(asked.at_ns, end.at_ns)
 
 
-def _stands(fact: Fact, until_ns: int, end: Fact) -> bool:
+def _stands(fact: Fact, over_ns: int, end: Fact) -> bool:
     if fact is end or fact.event in ("abort_asked", "left_behind"):
         return False
     if fact.event == "edge":  # counted at the end, and about what was before
         return True
     cut_short = text(fact.detail, "error_code") or text(fact.detail, "finish_reason") == "abort"
-    return fact.at_ns <= until_ns and not (fact.event == "finished" and cut_short)
+    return fact.at_ns <= over_ns and not (fact.event == "finished" and cut_short)
 
 
 def _refused(end: Fact) -> Outcome:
@@ -155,8 +163,25 @@ def _aborted(timeline: Timeline, end: Fact, *, whole: bool) -> Outcome:
 
 
 def _until(timeline: Timeline, end: Fact) -> Wait:
-    """What was awaited when it was over."""
-    return awaited(Scene(before_end(timeline, end)))
+    """What was awaited when it was over. Facts alone hardly tell which of several stages stood still; that one was slow
+    to confirm the end, and the others were not, does."""
+    scene = Scene(before_end(timeline, end))
+    wait, slow = awaited(scene), _slow_to_confirm(timeline, end)
+    if slow is None or wait.cause not in ("engine", "input") or slow.stage == wait.stage or slow.stage is None:
+        return wait
+    node = scene.nodes[slow.stage]
+    how = "never did" if slow.event == "left_behind" else f"did at {scene.at(slow.at_ns)}"
+    text_ = f"{node.who}, which was slow to confirm the end and {how}, while the others confirmed at once"
+    return replace(wait, text=text_, stage=node.name, replica=node.replica)
+
+
+def _slow_to_confirm(timeline: Timeline, end: Fact) -> Fact | None:
+    """The report, or the lack of one, of the first stage that took long to confirm the end, when not all did."""
+    over_ns = _over_ns(timeline, end)
+    ends = timeline.of(timeline.attempt, "finished", "left_behind")
+    confirmed = {fact.stage: fact for fact in ends if fact.at_ns > over_ns and fact.stage in timeline.planned}
+    slow = [fact for fact in confirmed.values() if fact.event == "left_behind" or fact.at_ns - over_ns > SLOW_NS]
+    return slow[0] if slow and len(slow) < max(2, len(confirmed)) else None
 
 
 def _left_behind(timeline: Timeline) -> str:

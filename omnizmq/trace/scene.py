@@ -213,7 +213,8 @@ class Scene:
         age_ns = self.age_ns(at_ns)
         if age_ns is None:
             return f"since {self.at(at_ns)}"
-        return f"for {duration(age_ns)}" + (f" (since {self.at(at_ns)})" if self.timeline.facts else "")
+        within = self.timeline.facts and at_ns >= self.timeline.zero_ns
+        return f"for {duration(age_ns)}" + (f" (since {self.at(at_ns)})" if within else "")
 
     def moves(self, at_ns: int) -> bool:
         """Whether that is just now."""

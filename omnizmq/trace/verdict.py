@@ -76,8 +76,12 @@ def judge(
         return _ended(timeline, end, lost, Scene(timeline, answers))
     scene = Scene(timeline, answers)
     wait, boundary = awaited(scene), _last_boundary(timeline)
-    if not running or (router == "unknowing" and answers is None):
-        return _over(wait, boundary, lost, running=running)
+    if timeline.facts:  # a worker may be silent, or in a step, for longer than there has been this request
+        wait = replace(wait, since_ns=max(wait.since_ns, timeline.zero_ns))
+    if running and router == "unknowing" and answers is None:
+        return _unknown(wait, boundary, "the router holds it no more, and its end was not recorded")
+    if not running:
+        return _over(wait, boundary, lost)
     if router == "silent" and answers is None:
         return _no_router(timeline, wait, boundary, lost)
     if scene.live is not None and not timeline.facts:
@@ -124,13 +128,17 @@ def _still_confirming(scene: Scene) -> str:
     )
 
 
-def _over(wait: Wait, boundary: str | None, lost: str | None, *, running: bool) -> Verdict:
-    """It goes on no more, and no fact tells how it ended."""
-    why = "the deployment ended" if not running else "the router holds it no more, and its end was not recorded,"
-    if lost is None:
-        sentence = f"not complete: {why} while waiting for {wait.what}; last known: {wait.text}"
-        return _verdict(wait, boundary, sentence)
-    sentence = f"unknown: {lost}, perhaps its end; last known: {wait.text}"
+def _over(wait: Wait, boundary: str | None, lost: str | None) -> Verdict:
+    """Its deployment ended before it, unless what was lost says otherwise."""
+    if lost is not None:
+        return _unknown(wait, boundary, f"{lost}, perhaps its end")
+    sentence = f"not complete: the deployment ended while waiting for {wait.what}; last known: {wait.text}"
+    return _verdict(wait, boundary, sentence)
+
+
+def _unknown(wait: Wait, boundary: str | None, why: str) -> Verdict:
+    """It goes on no more, and how it ended nobody can tell."""
+    sentence = f"unknown: {why}; last known: {wait.text}"
     return Verdict(complete=False, last_boundary=boundary, text=sentence, cause="unknown")
 
 

@@ -44,7 +44,6 @@ _VERDICT = (
     "unit/trace/test_verdict_live.py",
     "unit/trace/test_verdict_ended.py",
     "unit/trace/test_verdict.py",
-    "unit/trace/test_verdict_any.py",
 )
 
 TESTS = {

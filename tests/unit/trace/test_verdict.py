@@ -315,3 +315,61 @@ def test_f2_a_new_attempt_is_judged_by_its_own_facts() -> None:
     assert found.last_boundary == "thinker first_output"
     late = fact(69, "finished", "code2wav", {"finish_reason": "abort", "outputs": 0})
     assert verdict([*second, late], live=True) == found
+
+
+# --- Parked, by facts alone ------------------------------------------------------------------------------------------
+
+
+def parked(at_ms: float, why: str = "credit", target: str = "code2wav") -> Fact:
+    room: dict[str, Value] = {"held_bytes": 900, "quota_bytes": 1000}
+    detail: dict[str, Value] = {"to": target, "why": why, "unconsumed": 16}
+    return fact(at_ms, "parked", "talker", detail | (room if why != "credit" else {}))
+
+
+def test_t2_a_producer_without_credit_by_facts_alone() -> None:
+    found = verdict([*until(80), parked(85)], live=True)
+    assert (found.cause, found.stage, found.owner, found.since_ns) == (
+        "credit",
+        "code2wav",
+        "code2wav/0",
+        stories.ns(85),
+    )
+    assert found.waiting_for == "credit for code2wav/0"
+    assert found.text == "talker/0 is parked since 85 ms: no credit for code2wav/0 (16 chunks are not consumed)"
+
+
+def test_t2_a_producer_without_room_by_facts_alone() -> None:
+    found = verdict([*until(42), parked(85, "ring")], live=True)
+    assert (found.cause, found.stage, found.waiting_for) == ("ring", "code2wav", "room in the ring for code2wav/0")
+    assert found.text == (
+        "talker/0 is parked since 85 ms: no room in the ring for code2wav/0 (900 of 1000 bytes of the ring are held); "
+        "code2wav/0 waits for the first chunk from talker"
+    )
+
+
+def test_t2_a_stage_that_went_on_after_it_was_parked_is_not_parked() -> None:
+    went_on = [*until(42), parked(50), fact(60, "first_output", "talker"), *until(80)[-3:]]
+    assert verdict(went_on, live=True).cause == "input"
+
+
+@pytest.mark.parametrize(("parked_ms", "cause"), [(5000, "credit"), (4850, "credit"), (4700, "engine"), (10, "engine")])
+def test_t2_the_count_of_an_edge_tells_whether_it_was_parked_at_the_end(parked_ms: int, cause: str) -> None:
+    count = stories.edge(5100, "talker", "code2wav", 16, 60, 150)
+    count.detail["parked_ns"] = parked_ms * 10**6
+    silent = stories.edge(5100, "thinker", "talker", 90, 40, 5000)
+    assert verdict([*until(80), parked(85), count, silent], live=True).cause == cause
+
+
+def test_t2_a_consumer_that_has_finished_or_is_not_known_parks_nobody() -> None:
+    plan = [*until(80), parked(85, target="elsewhere")]
+    assert verdict(plan, live=True).cause == "input"
+    over = [*until(80), parked(85), finished(90, "code2wav")]
+    assert verdict(over, live=True).cause == "input"
+
+
+def test_t2_a_caller_that_reads_again_is_not_waited_for() -> None:
+    paused = [*until(80), fact(85, "paused", "code2wav")]
+    found = verdict(paused, live=True)
+    assert (found.cause, found.owner, found.since_ns) == ("caller_reads", "client", stories.ns(85))
+    assert found.text == "code2wav/0 waits for the caller to read since 85 ms"
+    assert verdict([*paused, fact(95, "resumed", "code2wav")], live=True).cause == "input"

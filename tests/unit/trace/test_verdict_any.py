@@ -143,7 +143,7 @@ def check(facts: list[Fact], document: dict[str, Any] | None, running: bool, rou
     assert [part is not None for part in (found.waiting_for, found.since_ns, found.owner)] == [open_] * 3
 
 
-@settings(deadline=None, derandomize=True, max_examples=500)
+@settings(deadline=None, derandomize=True, max_examples=150)
 @given(
     facts=st.lists(FACTS, max_size=15),
     document=st.none() | DOCUMENTS | st.dictionaries(st.text(max_size=8), ANYTHING),
@@ -174,7 +174,7 @@ STATED = [
 ]
 
 
-@settings(deadline=None, derandomize=True, max_examples=500)
+@settings(deadline=None, derandomize=True, max_examples=300)
 @given(data=st.data(), running=st.booleans(), router=ROUTERS)
 def test_t2_there_is_a_verdict_on_any_part_of_a_story(data: st.DataObject, running: bool, router: Router) -> None:
     part = data.draw(st.permutations(STORY).map(lambda order: order[: len(order) // 2]))

@@ -132,6 +132,37 @@ CASES = [
         "code2wav/0 waits for the next chunk from talker; talker/0 did not confirm the abort and was left behind",
     ),
     Case(
+        "an abort that one stage confirmed late: it was that one, though by the facts it may be the one before",
+        [
+            *until(80),
+            fact(5000, "abort_asked", detail=ABORT),
+            cut(5010, "thinker"),
+            cut(5012, "code2wav"),
+            cut(6500, "talker"),
+            terminal(6500, "abort"),
+        ],
+        "aborted",
+        "talker",
+        "code2wav first_output",
+        "aborted after 6500 ms by its caller; what was awaited: talker/0, which was slow to confirm the end and did at "
+        "6500 ms, while the others confirmed at once",
+    ),
+    Case(
+        "an abort that all confirmed late says nothing of any",
+        [
+            *until(80),
+            fact(5000, "abort_asked", detail=ABORT),
+            *(cut(6500, stage) for stage in ("thinker", "talker", "code2wav")),
+            terminal(6500, "abort"),
+        ],
+        "aborted",
+        "thinker",
+        "code2wav first_output",
+        "aborted after 6500 ms by its caller; what was awaited: thinker/0 gives output since "
+        "40 ms and has not finished; talker/0 waits for the next chunk from thinker; "
+        "code2wav/0 waits for the next chunk from talker",
+    ),
+    Case(
         "aborted unasked",
         [*started(), terminal(51, "abort")],
         "aborted",

@@ -462,6 +462,70 @@ GRAPHS = [
     ),
 ]
 
+RELAY: dict[str, Value] = {
+    "stages": "thinker,talker,image",
+    "all_stages": "thinker,talker,image",
+    "edges": "thinker>talker,thinker>image",
+    "final_stages": "talker,image",
+}
+RELAYED = document(
+    stages={
+        "thinker": thinker(answer(step_ms=60, edges=[sent("talker", 4), sent("image", 0, mode="relay")])),
+        "talker": talker(finished=True),
+        "image": stage("image", submitted=False, registered=False),
+    }
+)
+GRAPHS += [
+    Case(
+        "a stage that is submitted when its source has finished",
+        RELAYED,
+        "stuck_step",
+        "thinker",
+        "thinker/0",
+        60,
+        "the engine of thinker/0 has been in one step for 9.9 s (since 60 ms); image is not submitted before",
+        [*stories.asked(RELAY), *stories.registered(3, "thinker", "talker")],
+    ),
+    Case(
+        "a worker that aborts what its router has not aborted",
+        chain(thinker=thinker(answer("ABORTING", step_ms=60))),
+        "abort_confirm",
+        "thinker",
+        "thinker/0",
+        40,
+        "thinker/0 aborts for 10.0 s (since 40 ms), and its engine has been in one step for 9.9 s (since 60 ms); "
+        "talker/0 waits for the next chunk from thinker; code2wav/0 waits for the next chunk from talker",
+    ),
+    Case(
+        "an edge that is over is not what it is parked for",
+        chain(
+            talker=talker(answer("SENDING", edges=[no_credit("code2wav") | {"ended": True}])),
+            code2wav=code2wav(answer(inputs=[came("talker", 20)])),
+        ),
+        "report",
+        "talker",
+        "talker/0",
+        40,
+        "talker/0 has made all and not sent it all, for 10.0 s (since 40 ms); "
+        "code2wav/0 waits for the next chunk from talker",
+    ),
+    Case(
+        "an engine that has not taken what came, while its source goes on",
+        chain(
+            thinker=thinker(answer(made_ms=9990, edges=[sent("talker", 9, last_ms=9990)])),
+            talker=talker(
+                answer(made_ms=9990, step_ms=9500, inputs=[came("thinker", 9, taken=4)], edges=[sent("code2wav", 4)])
+            ),
+        ),
+        "engine",
+        "talker",
+        "talker/0",
+        9990,
+        "talker/0 has made nothing more for 10 ms (since 9990 ms) (so far 4 chunks to code2wav), "
+        "and its engine computes; code2wav/0 waits for the next chunk from talker",
+    ),
+]
+
 READ = [
     Case(
         "the caller does not read the first stage's outputs, and the others wait behind it",
@@ -645,11 +709,18 @@ def test_t2_a_router_that_does_not_answer() -> None:
 
 def test_t2_a_request_that_its_router_holds_no_more() -> None:
     found = verdict(MIDDLE, None, router="unknowing")
-    assert found.text.startswith("not complete: the router holds it no more, and its end was not recorded, while")
-    gap = Fact(stories.REQUEST, "demo", 1, ns(90), "trace", "dropped", detail={"rows": 2, "why": "x"})
-    lost = verdict([*MIDDLE, gap], None, router="unknowing")
-    assert (lost.cause, lost.stage, lost.owner) == ("unknown", None, None)
-    assert lost.text.startswith("unknown: the trace lost 2 rows meanwhile, perhaps its end; last known: ")
+    assert (found.cause, found.stage, found.replica, found.owner) == ("unknown", None, None, None)
+    assert found.text.startswith(
+        "unknown: the router holds it no more, and its end was not recorded; last known: thinker/0 gives output"
+    )
+
+
+def test_t2_nobody_waits_for_longer_than_there_has_been_the_request() -> None:
+    live = chain(talker=talker(heard_ns=ns(-3000))) | {"silent": ["talker/0"]}
+    found = verdict(MIDDLE, live)
+    assert (found.cause, found.since_ns) == ("worker_silent", ns(0))
+    step = chain(thinker=thinker(answer(step_ms=-2000, edges=[sent("talker", 4)])))
+    assert verdict(MIDDLE, step).text.startswith("the engine of thinker/0 has been in one step for 12.0 s; talker/0")
 
 
 def test_t2_live_answers_count_where_rows_were_lost() -> None:
@@ -679,6 +750,29 @@ def test_t2_a_report_is_withheld_also_where_no_fact_says_so() -> None:
     assert (found.cause, found.replica) == ("report", "talker/0")
     deliveries["code2wav"]["ended"] = False
     assert verdict([], document(stages=stages, deliveries=deliveries)).cause == "engine"
+
+
+def test_t2_another_attempt_names_the_replica_that_the_one_before_was_lost_with() -> None:
+    waits = waiting("starting") | {"attempt": 2}
+    assert verdict(AGAIN, waits).replica == "talker/0"
+    assert (
+        verdict([*AGAIN, fact(60, "replica_lost", "thinker", {"replica": "x"}, attempt=2)], waits).replica == "talker/0"
+    )
+    unexplained = [one for one in AGAIN if one.event == "queued" or one.event not in ("redriven", "replica_lost")]
+    found = verdict(unexplained, waits)
+    assert found.replica is None
+    assert found.text.startswith("attempt 2, after a failure, is queued")
+
+
+def test_t2_of_several_missing_reports_the_one_of_the_worst_is_described() -> None:
+    facts = [*(one for one in WITHHELD if (one.event, one.stage) != ("finished", "talker"))][:-1]
+    facts.append(fact(199, "withheld", detail={"stages": "thinker,talker"}))
+    idle, busy = answer(made_ms=95), answer(made_ms=80, step_ms=9800)
+    stages = {"thinker": thinker(idle), "talker": talker(busy), "code2wav": code2wav(finished=True)}
+    found = verdict(facts, document(stages=stages))
+    assert (found.cause, found.waiting_for) == ("report", "thinker/0's and talker/0's report")
+    assert (found.stage, found.owner) == ("talker", "talker/0")
+    assert found.text.endswith(", and its engine computes")
 
 
 def test_t2_answers_about_an_attempt_that_is_over_do_not_count() -> None:
