@@ -16,6 +16,7 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, Literal
+from urllib.parse import urlsplit
 
 import msgspec
 from msgspec import Meta
@@ -32,6 +33,13 @@ RemoteEndpoint = Annotated[
     Meta(
         pattern=r"\A(tcp://(\*|[A-Za-z0-9._-]+|\[[0-9A-Fa-f:.]+(%[A-Za-z0-9._-]+)?\]):[0-9]{1,5})?\Z",
         description='an address such as "tcp://0.0.0.0:5790" or "tcp://[::]:5790", or ""',
+    ),
+]
+OtlpEndpoint = Annotated[
+    str,
+    Meta(
+        pattern=r"\A(https?://[^\s/?#]+/\S*)?\Z",
+        description='a URL with its path such as "http://127.0.0.1:4318/v1/traces", or ""',
     ),
 ]
 Redrive = Literal["never", "other", "wait"]
@@ -228,6 +236,10 @@ class RouterConfig(Section, frozen=True):
 
     trace_contents: bool = False
     """Prompts and outputs are stored with the trace, of text the first 4096 characters. Off: none ever is."""
+
+    trace_otlp: OtlpEndpoint = ""
+    """An OpenTelemetry collector's OTLP/HTTP endpoint for traces, such as `http://127.0.0.1:4318/v1/traces`: the facts
+    go there too, as spans (extra `otel`). A collector that is slow or down costs spans, and no request. Empty: none."""
 
 
 class Config(Section, frozen=True, kw_only=True):
@@ -463,8 +475,24 @@ def _check_router(router: RouterConfig) -> None:
     port = router.remote.rpartition(":")[2]
     if router.remote and not 0 < int(port) < 1 << 16:
         raise BadValueError("router.remote", f"port {port}: a port from 1 to 65535 was expected")
+    if router.trace_otlp and not router.trace:
+        raise BadValueError(
+            "router.trace_otlp", "with trace = false there is nothing to send: one of both was expected"
+        )
+    if problem := _url_problem(router.trace_otlp):
+        raise BadValueError("router.trace_otlp", f"{router.trace_otlp}: {problem}")
     if router.max_restart_delay_s < router.restart_delay_s:
         raise BadValueError(
             "router.max_restart_delay_s",
             f"{router.max_restart_delay_s:g}: at least restart_delay_s ({router.restart_delay_s:g}) was expected",
         )
+
+
+def _url_problem(url: str) -> str | None:
+    """What is wrong with a URL of the right form."""
+    try:
+        parts = urlsplit(url)
+        usable = not url or (bool(parts.hostname) and parts.port != 0)
+    except ValueError as error:
+        return str(error)
+    return None if usable else "a host, and a port from 1 to 65535 or none, were expected"

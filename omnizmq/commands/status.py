@@ -47,6 +47,13 @@ REQUESTS = {
 }
 """Keys of the document, and what their counts are called."""
 
+TRACING = {
+    "rows_dropped": "facts not stored",
+    "spans_exported": "spans exported",
+    "spans_dropped": "spans dropped",
+}
+"""Of its `trace`."""
+
 
 def _render(document: dict[str, Any]) -> str:
     lines = [
@@ -58,6 +65,7 @@ def _render(document: dict[str, Any]) -> str:
         used, capacity = ring["used_bytes"] / (1 << 20), ring["capacity_bytes"] / (1 << 20)
         beside = f", and {ring['spilled_bytes'] / (1 << 20):.1f} MiB beside it" if ring["spilled_bytes"] else ""
         lines.append(f"  {ring['edge']:<26} {used:.1f} of {capacity:.0f} MiB of the ring of {ring['replica']}{beside}")
+    lines += tracing(document.get("trace", {}))
     return "\n".join([*lines, counted(document)])
 
 
@@ -71,6 +79,13 @@ def state_of(replica: dict[str, Any]) -> str:
     """As an operator calls it."""
     state: str = "restarting" if replica["state"] == "starting" and replica["restarts"] else replica["state"]
     return "drained" if state == "draining" and replica.get("drained") else state
+
+
+def tracing(trace: dict[str, Any]) -> list[str]:
+    """A line about what became of the facts of requests, where there is anything to say."""
+    counted = [f"{trace[key]} {name}" for key, name in TRACING.items() if trace.get(key)]
+    failure = [f"the trace cannot be written: {trace['failure']}"] if trace.get("failure") else []
+    return ["tracing: " + ", ".join(counted + failure)] if counted or failure else []
 
 
 def _replica(replica: dict[str, Any]) -> str:

@@ -152,7 +152,8 @@ class Client:
     def _submit(self, run: _Call[T], call: Coroutine[Any, Any, T]) -> Future[T]:
         with self._lock:
             if self._loop is not None:
-                return asyncio.run_coroutine_threadsafe(run.run(), self._loop)
+                self._loop.call_soon_threadsafe(run.start)
+                return run.result
         call.close()
         if self._closed:
             raise RouterLostError("the router is gone: this client is closed")
@@ -173,24 +174,32 @@ class _Call(Generic[T]):
     """One call on the loop, which can be cancelled, handed over or not. `ended`: it will not go on."""
 
     def __init__(self, call: Coroutine[Any, Any, T]) -> None:
+        self.result: Future[T] = Future()
         self.ended = threading.Event()
         self._call = call
         self._task: asyncio.Task[T] | None = None
 
-    async def run(self) -> T:
-        self._task = asyncio.current_task()
-        try:
-            return await self._call
-        finally:
-            self.ended.set()
+    def start(self) -> None:
+        """On the loop."""
+        self._task = asyncio.get_running_loop().create_task(self._call)
+        self._task.add_done_callback(self._done)
 
     def cancel(self) -> None:
         """On the loop."""
         if self._task is not None:
             self._task.cancel()
         else:
-            self._call.close()  # awaiting it fails, if it comes to that
+            self._call.close()
             self.ended.set()
+
+    def _done(self, task: asyncio.Task[T]) -> None:
+        if task.cancelled():
+            self.result.cancel()
+        elif (error := task.exception()) is not None:
+            self.result.set_exception(error)
+        else:
+            self.result.set_result(task.result())
+        self.ended.set()
 
 
 async def _settle() -> None:

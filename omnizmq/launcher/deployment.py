@@ -23,11 +23,11 @@ from omnizmq.errors import ConfigError, LaunchError, OmnizmqError
 from omnizmq.launcher.process import WorkerProcess, trim_log
 from omnizmq.launcher.retention import prune_own_states
 from omnizmq.launcher.supervisor import AllReady, FailLaunch, Order, Spawn, Supervisor
+from omnizmq.launcher.tracing import Tracing
 from omnizmq.protocol import VERSION
 from omnizmq.router.messages import DrainAsked, ReplicaStarting, StopAsked
 from omnizmq.router.server import RouterServer
 from omnizmq.runtime import Deployment, RuntimeDir
-from omnizmq.trace.store import TraceWriter
 from omnizmq.transport import make_keys
 from omnizmq.workers.lifeline import EXIT_MISCONFIGURED
 from omnizmq.workers.spec import WorkerSpec
@@ -72,9 +72,7 @@ class LocalDeployment:
         limits = self.config.router
         try:
             prune_own_states(limits.trace_max_age_days * DAY_S)
-            self._trace = TraceWriter(
-                state / "trace.db", max_mib=limits.trace_max_mib, max_age_days=limits.trace_max_age_days
-            )
+            self._tracing = Tracing(self.config, state)
             self._server = self._make_server(state)
         except BaseException:
             self._directory.remove()
@@ -87,7 +85,13 @@ class LocalDeployment:
         if served is not None:
             log.info("clients of other machines: %s, with %s", endpoint, remote.file(state))
         return RouterServer(
-            self.config, self._directory.path, self._nonce, hooks=self, facts=self._trace, remote=served
+            self.config,
+            self._directory.path,
+            self._nonce,
+            hooks=self,
+            facts=self._tracing.facts,
+            tracing=self._tracing.status,
+            remote=served,
         )
 
     @property
@@ -131,7 +135,7 @@ class LocalDeployment:
         for last_words in self._reaping.values():
             last_words.cancel()
         self._server.close()
-        await asyncio.to_thread(self._trace.close)
+        await self._tracing.close()
         self._directory.remove()
 
     async def _end_workers(self) -> None:

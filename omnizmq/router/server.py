@@ -5,7 +5,8 @@ encrypted and authenticated, on a lease that their I/O threads renew (A7, W2). O
 and are counted apart, so that no number of callers keeps them out (B1).
 
 Whoever composes a deployment gives it `hooks`: what to do when a replica must be killed, is loading, is ready, and when
-a drain has ended. Everything else happens here.
+a drain has ended; `facts`, where these go, and `tracing`, which tells what became of them. Everything else happens
+here.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ import math
 import os
 import time
 from collections import deque
+from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 from typing import Protocol, assert_never
@@ -54,6 +56,7 @@ from omnizmq.router.messages import (
 )
 from omnizmq.runtime import ipc_endpoint
 from omnizmq.trace.facts import Fact
+from omnizmq.trace.sinks import FactSink
 from omnizmq.transport import Curve, PeerFullError, PeerGoneError, Router, make_context
 
 log = logging.getLogger(__name__)
@@ -72,12 +75,6 @@ class Hooks(Protocol):
     def failed(self, replica: str, text: str) -> None: ...
     def ready(self, replica: str) -> None: ...
     def drained(self) -> None: ...
-
-
-class FactSink(Protocol):
-    """Where facts go; it must never block."""
-
-    def append(self, fact: Fact) -> None: ...
 
 
 class _Client:
@@ -108,6 +105,7 @@ class RouterServer:
         *,
         hooks: Hooks,
         facts: FactSink,
+        tracing: Callable[[], dict[str, object]] = dict,
         remote: Server | None = None,
     ) -> None:
         self.core = RouterCore(config)
@@ -117,6 +115,7 @@ class RouterServer:
         self._nonce = nonce
         self._hooks = hooks
         self._facts = facts
+        self._tracing = tracing
         self._loop = asyncio.get_running_loop()
         self._context = make_context()
         self._packer = wire.Packer()
@@ -203,6 +202,8 @@ class RouterServer:
 
     def _carry_out(self, effect: Effect) -> None:
         match effect:
+            case ToClient(frame=wire.Status() as status):
+                self._send_client(effect.client, self._with_tracing(status))
             case ToClient():
                 self._send_client(effect.client, effect.frame)
             case ToWorker():
@@ -228,6 +229,11 @@ class RouterServer:
                 self._hooks.drained()
             case _:
                 assert_never(effect)
+
+    def _with_tracing(self, status: wire.Status) -> wire.Status:
+        """What becomes of the facts is no matter of the core's, so it is added here."""
+        document = msgspec.json.decode(status.json, type=dict[str, msgspec.Raw])
+        return wire.Status(status.call, wire.encode_json({**document, "trace": self._tracing()}))
 
     def _log(self, fact: Fact) -> None:
         if fact.event == "terminal":

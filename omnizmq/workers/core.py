@@ -202,6 +202,7 @@ class Gate:
                     original_prompt=frame.original_prompt,
                     external_id=frame.external_id,
                     priority=frame.priority,
+                    traceparent=frame.traceparent,
                 )
             )
         )

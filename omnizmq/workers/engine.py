@@ -68,6 +68,7 @@ class EngineRequest:
     original_prompt: Prompt | None = None  # for stages with `wants_prompt = true` in their configuration
     external_id: str = ""  # the caller's id, for faults aimed at one request; never a key
     priority: int = 0
+    traceparent: str = ""  # this stage's span, as in W3C Trace Context, for an engine that has spans of its own
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,6 +6,7 @@ import asyncio
 import os
 import subprocess
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -257,13 +258,18 @@ class TestDataSockets:
 
 def test_a7_a_connection_that_ends_without_a_word_is_noticed(deployment: Running, home: Path, nonce: str) -> None:
     """Its process lives on, so that nothing but the connection says so. Its request ends, its watch goes."""
-    watches = descriptors(deployment)
+    assert eventually(lambda: watches(deployment) == 0), "those of peers before this one"
     with Peer(home, "clients.sock") as peer:
         peer.says(hello(nonce))
         assert isinstance(peer.hears(), wire.Welcome)
-        assert descriptors(deployment) > watches
-    assert eventually(lambda: descriptors(deployment) <= watches)
+        assert watches(deployment) == 1
+    assert eventually(lambda: watches(deployment) == 0)
 
 
-def descriptors(deployment: Running) -> int:
-    return len(os.listdir(f"/proc/{deployment.pid}/fd"))
+def watches(deployment: Running) -> int:
+    """How many descriptors of the router watch this process."""
+    count = 0
+    for path in Path(f"/proc/{deployment.pid}/fdinfo").iterdir():
+        with suppress(FileNotFoundError):  # closed meanwhile
+            count += f"Pid:\t{os.getpid()}\n" in path.read_text()
+    return count

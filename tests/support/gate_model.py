@@ -409,7 +409,7 @@ class GateModel:
                 self.ring.met[peer] = target.stage
                 self._said[f"consumer {target.replica}"].append(m.MeetConsumer(target, self.ring.quota(peer)))
         self._tell_fact(request, "registered", self._now)
-        names = ("prompt", "params", "original_prompt", "external_id", "priority")
+        names = ("prompt", "params", "original_prompt", "external_id", "priority", "traceparent")
         fields = {name: getattr(frame, name) for name in names}
         self._said["engine"].append(m.AddToEngine(EngineRequest(request_id=frame.engine_id, **fields)))
         self._settle(request)

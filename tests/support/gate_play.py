@@ -159,7 +159,7 @@ def submit(
         unread=unread,
         sources=list(sources),
         targets=list(targets),
-        traceparent="",
+        traceparent=f"00-{'1' * 32}-{'2' * 16}-01",
     )
 
 
@@ -175,6 +175,7 @@ def engine_request(frame: wire.SubmitStage) -> EngineRequest:
         original_prompt=frame.original_prompt,
         external_id=frame.external_id,
         priority=frame.priority,
+        traceparent=frame.traceparent,
     )
 
 

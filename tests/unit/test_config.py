@@ -384,6 +384,35 @@ class TestWhole:
         said = 'an address such as "tcp://0.0.0.0:5790" or "tcp://[::]:5790", or "" was expected'
         assert refusal(write(one(f'[router]\nremote = "{endpoint}"'))).endswith(f'router.remote: "{endpoint}": {said}')
 
+    @pytest.mark.parametrize(
+        "url",
+        ["http://127.0.0.1:4318/v1/traces", "https://user:key@otel.example/x?a=b", "http://[::1]:4318/", "http://h/v1"],
+    )
+    def test_an_otlp_endpoint(self, write: Write, url: str) -> None:
+        assert load(write(one(f'[router]\ntrace_otlp = "{url}"'))).router.trace_otlp == url
+
+    @pytest.mark.parametrize("url", ["127.0.0.1:4318", "grpc://h:1/x", "http://h:4318", "http:///v1", "http://h/a b"])
+    def test_what_is_no_otlp_endpoint_is_told_what_would_be(self, write: Write, url: str) -> None:
+        said = 'a URL with its path such as "http://127.0.0.1:4318/v1/traces", or "" was expected'
+        assert refusal(write(one(f'[router]\ntrace_otlp = "{url}"'))).endswith(f'router.trace_otlp: "{url}": {said}')
+
+    @pytest.mark.parametrize(
+        ("url", "why"),
+        [
+            ("http://h:99999/", "Port out of range 0-65535"),
+            ("http://h:port/", "Port could not be cast to integer value as 'port'"),
+            ("http://h:0/", "a host, and a port from 1 to 65535 or none, were expected"),
+            ("http://:4318/", "a host, and a port from 1 to 65535 or none, were expected"),
+        ],
+    )
+    def test_an_otlp_endpoint_that_cannot_be(self, write: Write, url: str, why: str) -> None:
+        assert refusal(write(one(f'[router]\ntrace_otlp = "{url}"'))).endswith(f"router.trace_otlp: {url}: {why}")
+
+    def test_without_facts_there_is_nothing_to_export(self, write: Write) -> None:
+        assert refusal(write(one('[router]\ntrace = false\ntrace_otlp = "http://h/"'))).endswith(
+            "router.trace_otlp: with trace = false there is nothing to send: one of both was expected"
+        )
+
     @pytest.mark.parametrize("name", ["a", "A-b_9", "x" * 40, "", "x" * 41, "a b", "../a", "ä", "a\n"])
     def test_deployment_names_are_those_of_runtime_directories(self, name: str) -> None:
         def accepts(check: Callable[[], object]) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import re
 from pathlib import Path
 from typing import Any
@@ -11,6 +12,7 @@ from support.playbook import submission
 
 from omnizmq.commands.status import _render
 from omnizmq.config import load
+from omnizmq.launcher.tracing import Tracing
 from omnizmq.protocol import RingUse
 from omnizmq.router.core import RouterCore
 from omnizmq.router.messages import ClientSent
@@ -83,6 +85,15 @@ def test_a_ring_and_what_lies_beside_it() -> None:
     assert shown.endswith("of the ring of a/0, and 3.0 MiB beside it")
 
 
+def test_what_became_of_the_facts_is_shown_where_there_is_anything_to_say() -> None:
+    trace: dict[str, Any] = {"rows_dropped": 0, "failure": None, "spans_exported": 0, "spans_dropped": 0}
+    assert _render(document(trace=trace)) == _render(document())
+    shown = _render(document(trace=trace | {"spans_exported": 8, "spans_dropped": 4})).splitlines()
+    assert shown[3:] == ["tracing: 8 spans exported, 4 spans dropped", "counters: requests 5"]
+    shown = _render(document(trace=trace | {"rows_dropped": 3, "failure": "disk full"})).splitlines()
+    assert shown[3] == "tracing: 3 facts not stored, the trace cannot be written: disk full"
+
+
 def test_the_routers_own_document_can_be_shown() -> None:
     lines = _render(RouterCore(load("synthetic")).status(0.0)).splitlines()
     assert lines[0] == "synthetic: running, not ready"
@@ -90,15 +101,17 @@ def test_the_routers_own_document_can_be_shown() -> None:
     assert lines[-1].startswith("counters: ")
 
 
-def test_every_key_is_explained() -> None:
+def test_every_key_is_explained(tmp_path: Path) -> None:
     """In the table of its own section, and none that there is not."""
+    tracing = Tracing(load("synthetic"), tmp_path)
+    asyncio.run(tracing.close())
     core = RouterCore(load("synthetic"))
     core.pools.replicas["thinker/0"].rings = [RingUse("talker", 1, 0, 0)]
     for replica in core.pools.replicas.values():
         replica.state = "ready"
     core.handle(ClientSent(b"alice", submission()), 0.0)
-    status: dict[str, Any] = core.status(0.0)
-    names = ("top", "replicas", "rings", "slowest", "counters")
+    status: dict[str, Any] = {**core.status(0.0), "trace": tracing.status()}
+    names = ("top", "replicas", "rings", "slowest", "counters", "trace")
     sections = dict(zip(names, REFERENCE.read_text().split("\n## "), strict=True))
     for section, keys in (
         ("top", status),
@@ -106,6 +119,7 @@ def test_every_key_is_explained() -> None:
         ("rings", status["rings"][0]),
         ("slowest", status["slowest"][0]),
         ("counters", status["counters"]),
+        ("trace", status["trace"]),
     ):
         rows = re.findall(r"^\| (`[^|]+`) \|", sections[section], re.MULTILINE)
         assert set(re.findall(r"\w+", " ".join(rows))) == set(keys), section
