@@ -21,6 +21,7 @@ class Marks:
     gives: str
     held: str
     reports: str
+    unknown: str
     lost: str
 
     def legend(self, bars: Iterable[str]) -> str:
@@ -31,14 +32,15 @@ class Marks:
             self.gives: "gives output",
             self.held: "may not go on",
             self.reports: "output ended, report awaited",
+            self.unknown: "does not answer",
             self.lost: "replica lost",
         }
         seen = set().union(*bars)
         return ", ".join(f"{mark} {meaning}" for mark, meaning in meanings.items() if mark in seen)
 
 
-BLOCKS = Marks("·", "░", "█", "▒", "─", "×")
-ASCII = Marks(".", "-", "#", "=", "_", "x")
+BLOCKS = Marks("·", "░", "█", "▒", "─", "?", "×")
+ASCII = Marks(".", "-", "#", "=", "_", "?", "x")
 
 
 def bar(
