@@ -73,7 +73,11 @@ class LocalDeployment:
         try:
             prune_own_states(limits.trace_max_age_days * DAY_S)
             self._tracing = Tracing(self.config, state)
-            self._server = self._make_server(state)
+            try:
+                self._server = self._make_server(state)
+            except BaseException:
+                self._tracing.stop()
+                raise
         except BaseException:
             self._directory.remove()
             raise

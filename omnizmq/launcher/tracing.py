@@ -37,8 +37,15 @@ class Tracing:
 
     async def close(self) -> None:
         """Both side by side, each in bounded time."""
-        sinks = [sink for sink in (self._writer, self._spans) if sink is not None]
-        await asyncio.gather(*(asyncio.to_thread(sink.close) for sink in sinks))
+        await asyncio.gather(*(asyncio.to_thread(sink.close) for sink in self._sinks()))
+
+    def stop(self) -> None:
+        """One after the other, where there is no loop to wait in, and nothing was recorded."""
+        for sink in self._sinks():
+            sink.close()
+
+    def _sinks(self) -> list[TraceWriter | SpanSink]:
+        return [sink for sink in (self._writer, self._spans) if sink is not None]
 
 
 def _exporter(config: Config) -> SpanExporter:

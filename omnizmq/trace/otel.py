@@ -35,13 +35,19 @@ class OtlpExporter:
 
     def export(self, spans: Sequence[Span]) -> str | None:
         """Send them. None: they have arrived; else why not, in one line."""
-        with self._said as said:
-            if self._exporter.export([self._of_sdk(span) for span in spans]) is SpanExportResult.SUCCESS:
-                return None
-            return f"router.trace_otlp: the collector at {self._endpoint} takes no spans: {said.text}"
+        why = self._failure(spans)
+        return None if why is None else f"router.trace_otlp: the collector at {self._endpoint} takes no spans: {why}"
 
     def close(self) -> None:
         self._exporter.shutdown()  # type: ignore[no-untyped-call]
+
+    def _failure(self, spans: Sequence[Span]) -> str | None:
+        with self._said as said:
+            try:
+                result = self._exporter.export([self._of_sdk(span) for span in spans])
+            except Exception as error:  # noqa: BLE001 (not every version of the SDK catches what a connection raises)
+                return " ".join(str(error).split())
+            return None if result is SpanExportResult.SUCCESS else said.text
 
     def _of_sdk(self, span: Span) -> ReadableSpan:
         failed = span.error is not None

@@ -71,6 +71,12 @@ class Run:
         return self.phases[-1].end_ns
 
 
+def end_of(timeline: Timeline) -> Fact | None:
+    """The request's terminal, or its refusal. One that was received is refused no more: that was about another
+    submission with its id."""
+    return timeline.first("terminal") or (timeline.first("refused") if timeline.first("received") is None else None)
+
+
 def request_run(timeline: Timeline, until_ns: int) -> Run | None:
     """The request itself; None for one without facts. Where it has not ended it lasts `until_ns`."""
     if not timeline.facts:
@@ -83,7 +89,7 @@ def request_run(timeline: Timeline, until_ns: int) -> Run | None:
     first, last = timeline.facts[0], timeline.facts[-1]
     if not moments or moments[0][0] > first.at_ns:
         moments.insert(0, (first.at_ns, first.event, "runs"))
-    ended = timeline.first("terminal", "refused", "cleaned") is not None
+    ended = end_of(timeline) is not None or timeline.first("cleaned") is not None
     return Run(timeline.attempt, _phases(moments, last.at_ns if ended else max(last.at_ns, until_ns)), ended)
 
 
@@ -139,9 +145,11 @@ def _of_stage(timeline: Timeline, attempt: int, stage: str, event: str) -> list[
 def _interrupted(steps: list[_Moment], begin_ns: int, end_ns: int | None) -> list[_Moment]:
     """Paused between two moments (None: to the end); then it goes on with whatever it had come to."""
     begin_ns = max(begin_ns, steps[0][0])
+    if end_ns is not None and end_ns < begin_ns:  # before anything else that is known
+        return steps
     before = [step for step in steps if step[0] <= begin_ns]
     paused = (begin_ns, "paused", STAGE_PHASES["paused"])
-    if end_ns is None or end_ns < begin_ns:
+    if end_ns is None:
         return [*before, paused]
     reached = [step for step in steps if step[0] <= end_ns][-1]
     after = [step for step in steps if step[0] > end_ns]

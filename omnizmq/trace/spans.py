@@ -18,7 +18,7 @@ from typing import NamedTuple
 from omnizmq.protocol import Value, make_engine_id
 from omnizmq.trace import context
 from omnizmq.trace.facts import Fact
-from omnizmq.trace.phases import Run, request_run, stage_runs
+from omnizmq.trace.phases import Run, end_of, request_run, stage_runs
 from omnizmq.trace.timeline import Timeline, names, text
 
 OPERATION = "generate_content"
@@ -98,7 +98,7 @@ class _Maker:
     def request(self, run: Run, stages: Sequence[Run], model: str) -> Span:
         """With the events that belong to no stage's span."""
         facts = [fact for fact in self._timeline.facts if not any(_covers(stage, fact) for stage in stages)]
-        end = self._timeline.first("terminal", "refused")
+        end = end_of(self._timeline)
         detail = {} if end is None else end.detail
         code = text(detail, "error_code") or text(detail, "code")
         return Span(

@@ -1,4 +1,4 @@
-"""Spans of a real deployment to a real collector, which may be slow or gone."""
+"""Facts of a real deployment as a Perfetto file, and as spans to a real collector, which may be slow or gone."""
 
 from __future__ import annotations
 
@@ -9,7 +9,8 @@ from pathlib import Path
 
 import pytest
 from support.otlp_collector import attributes, collecting
-from support.running import Running, collect, eventually, launched, text_of
+from support.perfetto_trace import decoded
+from support.running import Running, collect, eventually, launched, omnizmq, text_of
 
 from omnizmq import AsyncClient
 from omnizmq.errors import InvalidRequestError
@@ -62,6 +63,32 @@ def test_a_requests_spans_reach_the_collector_below_those_of_its_caller() -> Non
             assert request.start_time_unix_nano <= span.start_time_unix_nano
             assert span.end_time_unix_nano <= request.end_time_unix_nano
         assert {resource["service.instance.id"] for resource in collector.resources} == {running.name}
+
+
+def test_a_perfetto_file_shows_requests_side_by_side_and_a_flow_for_each_chunk(tmp_path: Path) -> None:
+    async def both(running: Running) -> None:
+        async with AsyncClient.connect(running.name) as client:
+            slow = ["one two three", "four five"]
+            await asyncio.gather(*(collect(client, prompt, request_id=f"r{len(prompt)}") for prompt in slow))
+
+    file = tmp_path / "both.perfetto"
+    with launched("synthetic", "router.trace_chunks=true", "stage.thinker.options.interval_ms=30") as running:
+        asyncio.run(both(running))
+        for request in ("r13", "r9"):
+            running.trace(request)
+        done = omnizmq("trace", "--slow", "2", "--perfetto", str(file), "--connect", running.name)
+        assert done.returncode == 0, done.stderr
+    trace = decoded(file.read_bytes())
+    names = [f"{place}{lane}" for place in ("requests", "thinker/0", "talker/0", "code2wav/0") for lane in ("", " (2)")]
+    assert list(trace.tracks) == names
+    words = 3 + 2
+    came = [(one[1], other[1]) for one, other in trace.flows]
+    assert came.count(("chunk_sent thinker", "chunk_came talker")) == words
+    assert came.count(("chunk_sent talker", "chunk_came code2wav")) == words
+    assert len(came) == 2 * words
+    for name in names:
+        assert [one.name for one in trace.tracks[name].slices if one.depth == 0] in (["r13"], ["r9"]), name
+        assert "ended" not in trace.tracks[name].slices[0].notes, name
 
 
 def test_a_traceparent_that_is_none_is_refused_in_one_line() -> None:

@@ -9,7 +9,7 @@ import pytest
 from support import trace_stories as story
 
 from omnizmq.trace.facts import Fact
-from omnizmq.trace.phases import Run, request_run, stage_runs
+from omnizmq.trace.phases import Run, end_of, request_run, stage_runs
 from omnizmq.trace.timeline import Timeline
 
 
@@ -90,6 +90,24 @@ def test_a_pause_that_has_not_ended_lasts_to_the_end() -> None:
     assert shown(of_stage(facts, "code2wav"))[-1] == ("paused", 85, 199)
 
 
+def test_a_pause_that_ended_before_anything_else_is_known_is_left_out() -> None:
+    facts = [story.fact(at_ms, event, "code2wav") for at_ms, event in ((70, "paused"), (75, "resumed"))]
+    facts += [story.fact(80, "first_output", "code2wav"), story.finished(90, "code2wav")]
+    assert shown(of_stage(facts, "code2wav")) == [("gives output", 80, 90)]
+    assert shown(of_stage([fact for fact in facts if fact.event != "resumed"], "code2wav"))[-1] == ("paused", 80, 90)
+
+
+def test_a_step_that_is_out_of_order_counts_as_its_predecessor() -> None:
+    facts = [story.fact(at_ms, event, "talker") for at_ms, event in ((5, "submitted"), (9, "registered"))]
+    facts += [story.fact(7, "input_ready", "talker"), story.fact(12, "running", "talker"), story.finished(20, "talker")]
+    assert shown(of_stage(facts, "talker")) == [
+        ("waits for registration", 5, 9),
+        ("waits for input", 9, 9),
+        ("waits for slot", 9, 12),
+        ("computes", 12, 20),
+    ]
+
+
 def test_a_stage_that_lost_its_replica_ends_then() -> None:
     facts = [*story.started(), story.fact(30, "replica_lost", "thinker", {"replica": "thinker/0", "reason": "x"})]
     run = of_stage(facts, "thinker")
@@ -141,6 +159,14 @@ def test_a_refused_request_has_arrived_alone() -> None:
     run = of_request([story.fact(0, "asked"), story.fact(1, "refused", detail={"code": "overloaded", "message": "x"})])
     assert shown(run) == [("arrives", 0, 1)]
     assert run.ended
+
+
+def test_a_refusal_of_another_submission_with_its_id_ends_no_request() -> None:
+    refused = story.fact(9, "refused", detail={"code": "invalid_request", "message": "taken"})
+    assert not of_request([*story.started(), refused]).ended
+    end = end_of(Timeline([*story.spoken(), refused]))
+    assert end is not None
+    assert end.event == "terminal"
 
 
 def test_without_facts_there_is_nothing() -> None:

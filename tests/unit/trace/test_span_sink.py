@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import logging
 import threading
 import time
@@ -10,11 +11,12 @@ from contextlib import contextmanager
 
 import msgspec
 import pytest
+from opentelemetry.proto.trace.v1.trace_pb2 import SpanFlags
 from support import trace_stories as story
 from support.otlp_collector import Collector, attributes, collecting
 from support.running import eventually
 
-from omnizmq.trace import span_sink
+from omnizmq.trace import span_sink, spans
 from omnizmq.trace.facts import Fact
 from omnizmq.trace.otel import OtlpExporter
 from omnizmq.trace.sinks import Tee
@@ -99,6 +101,8 @@ def test_links_errors_and_the_callers_span_reach_it_too(collector: Collector) ->
     assert request.trace_id.hex() == "4bf92f3577b34da6a3ce929d0e0e4736"
     assert request.parent_span_id.hex() == "00f067aa0ba902b7"
     first, second = [span for span in collector.spans if span.name == "talker"]
+    remote = SpanFlags.SPAN_FLAGS_CONTEXT_IS_REMOTE_MASK
+    assert (bool(request.flags & remote), bool(first.flags & remote)) == (True, False)
     assert (first.status.code, first.status.message) == (first.status.STATUS_CODE_ERROR, "x")
     assert second.status.code == second.status.STATUS_CODE_UNSET
     assert [link.span_id for link in second.links] == [first.span_id]
@@ -119,7 +123,8 @@ def test_what_has_not_ended_is_exported_at_the_close(collector: Collector) -> No
         tell(sink, spoken()[:-2])
         sink.close()
         assert ends(sink, SPOKEN)()
-        tell(sink, spoken(2))  # it is closed: this goes nowhere
+        tell(sink, spoken(2))
+        assert sink._ended.empty()  # it is closed: that goes nowhere
     assert attributes(collector.named("generate_content m"))["omnizmq.ended"] is False
     assert len(collector.spans) == SPOKEN
 
@@ -138,6 +143,7 @@ def test_a_refusal_that_bears_a_live_requests_id_does_not_end_it(collector: Coll
     with sink_to(collector.endpoint) as sink:
         tell(sink, [*facts[:5], refused, *facts[5:]])
         assert eventually(ends(sink, SPOKEN))
+    assert attributes(collector.named("generate_content m"))["gen_ai.response.finish_reasons"] == ["stop"]
 
 
 def test_facts_after_the_end_are_of_nothing(collector: Collector) -> None:
@@ -172,7 +178,29 @@ def test_a_collector_that_refuses_is_quoted(collector: Collector, caplog: pytest
         tell(sink, spoken())
         assert eventually(ends(sink, 0, SPOKEN))
     (said,) = [record.getMessage() for record in caplog.records]
-    assert "code: 400, reason: Bad Request" in said
+    assert "code: 400" in said
+
+
+def test_an_address_that_cannot_be_is_said(caplog: pytest.LogCaptureFixture) -> None:
+    with sink_to("http://127.0.0.1:99999/v1/traces") as sink:
+        tell(sink, spoken(1))
+        assert eventually(ends(sink, 0, SPOKEN))
+        tell(sink, spoken(2))
+        assert eventually(ends(sink, 0, 2 * SPOKEN))
+    assert len(caplog.records) == 1
+
+
+def test_what_the_sdk_raises_is_said_and_costs_spans_alone(
+    collector: Collector, caplog: pytest.LogCaptureFixture
+) -> None:
+    """As it does for a span that it cannot encode."""
+    exporter = OtlpExporter(collector.endpoint, deployment="omni", version="1")
+    (good,) = spans.make([story.fact(0, "asked")], offset_ns=0)
+    bad = dataclasses.replace(good, begin_ns=-1)
+    assert (exporter.export([bad]) or "").startswith("router.trace_otlp: the collector at http://127.0.0.1:")
+    assert exporter.export([good]) is None
+    exporter.close()
+    assert not caplog.records
 
 
 def test_a_collector_that_does_not_answer_holds_nothing_up(collector: Collector) -> None:
