@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from omnizmq.commands.status import REQUESTS, counted, state_of
+from omnizmq.commands.status import REQUESTS, counted, state_of, tracing
 from omnizmq.trace.bars import Marks
 from omnizmq.trace.layout import GAP, Column, Line, duration, fit, sized, table, wrapped
 
@@ -23,7 +23,11 @@ def lines(document: Document, width: int | None, marks: Marks) -> list[Line]:
         _slowest(document["slowest"], width),
         _replicas(document, width, marks),
         _rings(document["rings"], width, marks),
-        [Line(text, "dim") for text in wrapped(counted(document), width, hanging=GAP)],
+        [
+            Line(line, "dim")
+            for text in (*tracing(document.get("trace", {})), counted(document))
+            for line in wrapped(text, width, hanging=GAP)
+        ],
     ]
     shown: list[Line] = []
     for part in filter(None, parts):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from operator import attrgetter, itemgetter
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -13,7 +13,7 @@ from omnizmq.commands.inspecting import look_at
 
 if TYPE_CHECKING:
     from omnizmq.trace.layout import Line
-    from omnizmq.trace.store import TraceReader
+    from omnizmq.trace.store import Outcome, TraceReader
 
 LIMIT = 10
 """How many failed requests are listed unless it is said otherwise."""
@@ -34,7 +34,7 @@ def failed(connect: str | None, limit: int) -> list[Listed]:
     """The newest requests that failed or were refused, the newest first."""
 
     def look(store: Store, reader: TraceReader) -> list[Listed]:
-        return [_ended(store, reader, outcome) for outcome in reader.failed(limit)]
+        return _ended(store, reader, reader.failed(limit))
 
     found = _gathered(connect, look)
     return sorted(found, key=lambda one: one.found.about.wall_ns, reverse=True)[:limit]
@@ -44,34 +44,48 @@ def slow(connect: str | None, limit: int) -> list[Listed]:
     """The requests that took longest, or have taken longest so far, the longest first."""
 
     def look(store: Store, reader: TraceReader) -> list[Listed]:
-        listed = [_ended(store, reader, outcome) for outcome in reader.slow(limit)]
+        listed = _ended(store, reader, reader.slow(limit))
         return listed + (_live(store, reader, limit) if store.pid is not None else [])
 
     return sorted(_gathered(connect, look), key=attrgetter("duration_ms"), reverse=True)[:limit]
 
 
-def _gathered(connect: str | None, look: Any) -> list[Listed]:
+def _gathered(connect: str | None, look: Callable[[Store, TraceReader], list[Listed]]) -> list[Listed]:
     from omnizmq.trace.store import TraceReader
 
     def opened(store: Store) -> list[Listed]:
         with TraceReader(store.path) as reader:
-            listed: list[Listed] = look(store, reader)
-            return listed
+            return look(store, reader)
 
     return [one for found in each(stores(connect), opened) for one in found]
 
 
-def _ended(store: Store, reader: TraceReader, outcome: Any) -> Listed:
-    found = Found(store, reader.about(outcome.request_id), reader.facts(outcome.request_id))
-    return Listed(found, outcome.duration_ms, outcome.error_code or outcome.finish_reason or "unknown")
+def _ended(store: Store, reader: TraceReader, outcomes: Sequence[Outcome]) -> list[Listed]:
+    listed = []
+    for outcome in outcomes:
+        found = _found(store, reader, outcome.request_id)
+        if found is not None:
+            reason = outcome.error_code or outcome.finish_reason or "unknown"
+            listed.append(Listed(found, outcome.duration_ms, reason))
+    return listed
+
+
+def _found(store: Store, reader: TraceReader, request_id: str) -> Found | None:
+    """None: its trace has been given up meanwhile, for newer ones."""
+    from omnizmq.errors import NotFoundError
+
+    try:
+        return Found(store, reader.about(request_id), reader.facts(request_id))
+    except NotFoundError:
+        return None
 
 
 def _live(store: Store, reader: TraceReader, limit: int) -> list[Listed]:
     """The oldest that have not ended; the clock of their facts is this machine's."""
     now_ns, listed = time.monotonic_ns(), []
     for request_id in reader.unended(limit):
-        found = Found(store, reader.about(request_id), reader.facts(request_id))
-        if found.may_go_on and found.facts:
+        found = _found(store, reader, request_id)
+        if found is not None and found.may_go_on and found.facts:
             began_ns = min(fact.at_ns for fact in found.facts)
             listed.append(Listed(found, (now_ns - began_ns) / 1e6, "live"))
     return listed

@@ -55,11 +55,11 @@ def trace(
     from omnizmq.commands import following
 
     found = following.follow(id_, connect, as_json=as_json) if follow else _find(id_, connect)
+    if found.others:
+        click.echo(f"omnizmq trace: {found.others} other request{_bear(found.others)} this id", err=True)
     written = _written(perfetto, [found])
     if as_json or not follow:
         _show(found, as_json=as_json, more=written)
-    if found.others:
-        click.echo(f"omnizmq trace: {found.others} other request{_bear(found.others)} this id", err=True)
 
 
 def _find(id_: str | None, connect: str | None) -> Found:

@@ -6,6 +6,7 @@ import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
+from operator import itemgetter
 from typing import Any
 
 Document = Mapping[str, Any]
@@ -20,6 +21,7 @@ class Marks:
     gives: str
     held: str
     reports: str
+    unknown: str
     lost: str
 
     def legend(self, bars: Iterable[str]) -> str:
@@ -30,14 +32,15 @@ class Marks:
             self.gives: "gives output",
             self.held: "may not go on",
             self.reports: "output ended, report awaited",
+            self.unknown: "does not answer",
             self.lost: "replica lost",
         }
         seen = set().union(*bars)
         return ", ".join(f"{mark} {meaning}" for mark, meaning in meanings.items() if mark in seen)
 
 
-BLOCKS = Marks("·", "░", "█", "▒", "─", "×")
-ASCII = Marks(".", "-", "#", "=", "_", "x")
+BLOCKS = Marks("·", "░", "█", "▒", "─", "?", "×")
+ASCII = Marks(".", "-", "#", "=", "_", "?", "x")
 
 
 def bar(
@@ -59,15 +62,20 @@ def bar(
     """
     if stage["submitted_ms"] is None or end_ms <= 0:
         return " " * cells
-    known = _phases(stage, events, marks) + ([now] if now else [])
-    known += [] if quiet_ms is None else [(quiet_ms, marks.computes)]
-    known.sort(key=lambda phase: phase[0])
+    known = sorted(_phases(stage, events, marks) + ([now] if now else []), key=itemgetter(0))
+    if quiet_ms is not None and _at(known, quiet_ms) == marks.gives:
+        known = sorted([*known, (quiet_ms, marks.computes)], key=itemgetter(0))
     over = [at_ms for at_ms, mark in known if mark in (" ", marks.lost)]
     finish = min([until_ms, end_ms, *over])
     ends = [*(at_ms for at_ms, _ in known[1:]), math.inf]
     spans = [(at_ms, min(end, finish), mark) for (at_ms, mark), end in zip(known, ends, strict=True) if at_ms <= finish]
     edges = [*(cell * end_ms / cells for cell in range(cells)), math.inf]
     return "".join(_cell(spans, left, right, marks) for left, right in pairwise(edges))
+
+
+def _at(phases: Sequence[tuple[float, str]], at_ms: float) -> str | None:
+    """What it does at that moment."""
+    return next((mark for began_ms, mark in reversed(phases) if began_ms <= at_ms), None)
 
 
 def _cell(spans: Sequence[tuple[float, float, str]], left: float, right: float, marks: Marks) -> str:

@@ -58,8 +58,13 @@ def live_lines(live: Document | None, width: int | None) -> list[Line]:
 
 def present(live: Document | None, stage: str, attempt: int, now_ms: float, marks: Marks) -> tuple[float, str] | None:
     """What a stage does now and since when, as a bar shows it. `now_ms`: when that was asked, on the bar's axis."""
-    answer = live and live["attempt"] == attempt and live["stages"].get(stage, {}).get("answer")
-    if not live or not answer:
+    known = live["stages"].get(stage) if live and live["attempt"] == attempt else None
+    if not live or not known:
+        return None
+    if known["replica"] in live["silent"]:
+        return now_ms - (live["now_ns"] - known["heard_ns"]) / 1e6, marks.unknown
+    answer = known["answer"]
+    if answer is None:
         return None
     moments = {
         "RUNNING": (answer["made_ns"], marks.waits if _starved(answer) else marks.computes),

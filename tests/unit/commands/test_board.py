@@ -73,6 +73,11 @@ def test_what_lies_beside_a_ring_and_what_has_no_verdict() -> None:
     assert sum("slow" in line for line in shown) == 1
 
 
+def test_t1_what_the_trace_lost_is_said() -> None:
+    shown = text(document(trace={"rows_dropped": 3, "failure": "disk full"}))
+    assert "tracing: 3 facts not stored, the trace cannot be written: disk full" in shown
+
+
 def test_a_low_screen_says_how_much_it_does_not_show() -> None:
     shown = [Line(str(number)) for number in range(10)]
     assert cut(shown, 10) == shown

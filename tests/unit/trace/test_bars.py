@@ -64,6 +64,8 @@ def test_what_gave_its_last_output_long_ago_does_not_look_as_if_it_gave_any() ->
     assert bar(stage, events, 100.0, 10) == "·░████████"
     assert bar(stage, events, 100.0, 10, quiet_ms=40.0) == "·░██░░░░░░"
     assert bar(stage, events, 100.0, 10, now=(60.0, BLOCKS.held)) == "·░████▒▒▒▒"
+    paused = [*events, {"event": "paused", "at_ms": 39.0}]
+    assert bar(stage, paused, 100.0, 10, quiet_ms=40.0) == "·░██▒▒▒▒▒▒"
 
 
 def test_what_took_most_of_a_cell_is_what_it_shows() -> None:

@@ -201,3 +201,5 @@ def test_what_a_bar_shows_of_the_present(state: str, shown: object) -> None:
     assert present(document, "thinker", 2, 10_000.0, BLOCKS) is None
     assert present(document, "talker", 1, 10_000.0, BLOCKS) is None
     assert present(None, "talker", 1, 10_000.0, BLOCKS) is None
+    silent = document | {"silent": ["talker/0"]}
+    assert present(silent, "talker", 1, 10_000.0, BLOCKS) == (9500.0, BLOCKS.unknown)
