@@ -133,7 +133,7 @@ TESTS = {
     "trace/blame.py": _VERDICT,
     "trace/outcome.py": _VERDICT,
     "trace/absence.py": _VERDICT,
-    "trace/scene.py": _VERDICT,
+    "trace/scene.py": ("unit/trace/test_scene.py", *_VERDICT),
 }
 """By file, as seen from `omnizmq/`; the tests as seen from `tests/`, those first that kill most."""
 

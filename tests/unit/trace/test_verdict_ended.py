@@ -262,6 +262,29 @@ def test_t2_the_same_stage_and_boundary_are_named_while_it_is_stuck_and_after(
         assert (found.stage, found.last_boundary) == (stage, boundary)
 
 
+def test_t2_a_failure_is_one_whichever_field_says_so() -> None:
+    by_code = terminal(99, "stop", error_code="stage_error", error_stage="talker")
+    assert verdict([*started(), by_code]).text == "failed after 99 ms: stage_error in talker"
+    assert verdict([*started(), terminal(99, "error", error_stage="talker")]).cause == "failed"
+
+
+SLOW_END = [(5400, "thinker"), (5401, "talker")]
+
+
+@pytest.mark.parametrize(("talker_ms", "stage"), SLOW_END)
+def test_t2_who_is_slow_to_confirm_the_end(talker_ms: float, stage: str) -> None:
+    asked = [*until(80), fact(5000, "abort_asked", detail=ABORT)]
+    ends = [cut(5001, "thinker"), cut(talker_ms, "talker"), terminal(5500, "abort")]
+    assert verdict([*asked, *ends]).stage == stage
+
+
+def test_t2_a_stage_that_does_not_confirm_and_whose_replica_is_not_known_is_named_all_the_same() -> None:
+    left = Fact(stories.REQUEST, "demo", 1, ns(60), "router", "left_behind", "talker")
+    assert verdict([*started(), left, terminal(61, "abort")]).text.endswith(
+        "; talker did not confirm the abort and was left behind"
+    )
+
+
 # --- Rows that are not there -----------------------------------------------------------------------------------------
 
 
@@ -342,7 +365,7 @@ def test_t2_text_and_no_audio(reason: str, facts: list[Fact], stage: str, why: s
 def test_t2_no_audio_because_it_was_not_asked_for(modalities: dict[str, Value], why: str) -> None:
     text = [one for one in TEXT_ONLY if one.event != "received" and one.stage in (None, "thinker")]
     found = verdict([*text, fact(1, "received", detail={**stories.TEXT, **modalities}), terminal(200, stage="thinker")])
-    assert found.reason_no_output == "filtered"
+    assert (found.reason_no_output, found.stage, found.replica) == ("filtered", "code2wav", None)
     assert found.text == f"complete after 200 ms, finish reason stop; talker and code2wav took no part: {why}"
 
 
