@@ -8,7 +8,7 @@ STRESS ?= --chunks 100000 --kills 100
 SOAK ?= --minutes 10
 export PROMPT ?= What is the capital of France?
 
-.PHONY: demo test stress soak prove lint format bench clean
+.PHONY: demo test stress soak prove scenarios lint format bench clean
 
 demo: $(VENV)/.embedded
 	$(BIN)/omnizmq chat "$$PROMPT" --modalities text,audio --config embedded --output reply.wav
@@ -25,6 +25,10 @@ soak: $(VENV)/.dev
 # Breaks the code behind each statement of docs/contract.md, in a copy: its tests have to go red.
 prove: $(VENV)/.dev
 	cd tests && ../$(BIN)/python -m support.mutations
+
+# What the router orders now becomes what the scenarios expect (docs/replay.md): read the difference.
+scenarios: $(VENV)/.dev
+	for file in tests/scenarios/*.jsonl; do $(BIN)/omnizmq replay $$file --scenario $$file || exit 1; done
 
 lint: $(VENV)/.dev
 	$(BIN)/ruff format --check .
