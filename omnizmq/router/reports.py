@@ -140,6 +140,8 @@ class Reports:
             self._record(request, "edge", attempt, replica, frame.at_ns, sent)
         detail: dict[str, wire.Value] = {"finish_reason": frame.finish_reason, "outputs": frame.outputs}
         detail |= {f"usage_{name}": count for name, count in frame.usage.items() if not name.endswith("_s")}
+        if frame.note:
+            detail["note"] = frame.note
         if frame.error is not None:
             detail |= {"error_code": frame.error.code, "error_message": frame.error.message}
         self._record(request, "finished", attempt, replica, frame.at_ns, detail)

@@ -9,6 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from omnizmq.trace.scene import Node, Scene
+from omnizmq.trace.timeline import text
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,4 +65,6 @@ def _root(scene: Scene, node: Node, seen: tuple[str, ...]) -> tuple[str, Node, s
     counts = [(scene.chunks(source.name, node.name), source.name) for source in sources]
     came = ", ".join(f"{chunks} chunks from {name}" for chunks, name in counts if chunks is not None)
     had = f" ({came})" if came else ""
-    return "no_output", node, f"{node.who} had input{had} and made no output"
+    note = text(node.story.report, "note")
+    said = f", because: {note}" if note else ""
+    return "no_output", node, f"{node.who} had input{had} and made no output{said}"

@@ -38,7 +38,8 @@ The events, in the order in which a request usually meets them:
     edge             what a stage sent over one edge. stage: the producer; detail: to, chunks, bytes, first_ns, last_ns,
                      and parked_ns: for how long, in all, the edge kept the stage from going on
     finished         a stage's own report. stage, owner: the replica; detail: finish_reason, outputs, usage_NAME for
-                     what its engine counted (tokens, samples, …), and error_code, error_message where it failed
+                     what its engine counted (tokens, samples, …), note (what the engine remarks, such as why there is
+                     no output), and error_code, error_message where it failed
     withheld         all outputs are complete, a report is awaited. detail: stages (comma-separated)
     abort_asked      by the router. detail: why (caller, or disconnect: …)
     replica_lost     the replica that a stage was bound to died, before the request had ended. stage; detail: replica,

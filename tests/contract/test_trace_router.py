@@ -107,6 +107,12 @@ class TestT1Facts:
         assert events(play, "terminal", "cleaned") == [("terminal", "voice"), ("cleaned", None)]
         assert last(play, "terminal").detail["unread"] == 1
 
+    def test_t1_what_an_engine_remarks_is_in_its_stages_report(self) -> None:
+        play = running()
+        _ = play.brings(play.finishes("thinker/0", REQUEST, note="nothing to say"))
+        _ = play.brings(play.finishes("voice/0", REQUEST))
+        assert [fact.detail.get("note") for fact in play.facts if fact.event == "finished"] == ["nothing to say", None]
+
     def test_t1_it_is_clean_when_the_last_stage_has_confirmed_an_abort(self) -> None:
         play = running()
         _ = play.brings(play.finishes("voice/0", REQUEST, None, error=wire.ErrorInfo("stage_error", "", "", "", False)))

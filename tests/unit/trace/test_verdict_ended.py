@@ -347,6 +347,12 @@ ABSENT = [
         "code2wav",
         "code2wav/0 had input (16 chunks from talker) and made no output",
     ),
+    (
+        "no_output",
+        [*HELD, *edges(8, 0), *given("talker", *BUSY), fact(60, "finished", "talker", {"note": "nothing to {say}"})],
+        "talker",
+        "talker/0 had input (8 chunks from thinker) and made no output, because: nothing to {say}",
+    ),
 ]
 
 
