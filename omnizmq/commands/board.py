@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from omnizmq.commands.status import REQUESTS, counted, state_of, tracing
+from omnizmq.commands.status import REQUESTS, counted, recording, state_of, tracing
 from omnizmq.trace.bars import Marks
 from omnizmq.trace.layout import GAP, Column, Line, duration, fit, sized, table, wrapped
 
@@ -25,7 +25,7 @@ def lines(document: Document, width: int | None, marks: Marks) -> list[Line]:
         _rings(document["rings"], width, marks),
         [
             Line(line, "dim")
-            for text in (*tracing(document.get("trace", {})), counted(document))
+            for text in (*tracing(document.get("trace", {})), *recording(document), counted(document))
             for line in wrapped(text, width, hanging=GAP)
         ],
     ]

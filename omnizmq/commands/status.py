@@ -65,7 +65,7 @@ def _render(document: dict[str, Any]) -> str:
         used, capacity = ring["used_bytes"] / (1 << 20), ring["capacity_bytes"] / (1 << 20)
         beside = f", and {ring['spilled_bytes'] / (1 << 20):.1f} MiB beside it" if ring["spilled_bytes"] else ""
         lines.append(f"  {ring['edge']:<26} {used:.1f} of {capacity:.0f} MiB of the ring of {ring['replica']}{beside}")
-    lines += tracing(document.get("trace", {}))
+    lines += [*tracing(document.get("trace", {})), *recording(document)]
     return "\n".join([*lines, counted(document)])
 
 
@@ -79,6 +79,12 @@ def state_of(replica: dict[str, Any]) -> str:
     """As an operator calls it."""
     state: str = "restarting" if replica["state"] == "starting" and replica["restarts"] else replica["state"]
     return "drained" if state == "draining" and replica.get("drained") else state
+
+
+def recording(document: dict[str, Any]) -> list[str]:
+    """That it has ended, and why; nothing while it goes on, or where there is none."""
+    ended = document.get("recording_ended")
+    return [f"recording ended: {ended}"] if ended else []
 
 
 def tracing(trace: dict[str, Any]) -> list[str]:

@@ -94,6 +94,12 @@ def test_what_became_of_the_facts_is_shown_where_there_is_anything_to_say() -> N
     assert shown[3] == "tracing: 3 facts not stored, the trace cannot be written: disk full"
 
 
+def test_a_recording_that_has_ended_is_said() -> None:
+    assert _render(document(recording_ended=None)) == _render(document())
+    shown = _render(document(recording_ended="it has its 1 MiB (--record-max-mib)")).splitlines()
+    assert shown[3] == "recording ended: it has its 1 MiB (--record-max-mib)"
+
+
 def test_the_routers_own_document_can_be_shown() -> None:
     lines = _render(RouterCore(load("synthetic")).status(0.0)).splitlines()
     assert lines[0] == "synthetic: running, not ready"
