@@ -184,6 +184,13 @@ async def back(client: AsyncClient, id_: str, incarnation: int) -> None:
             await asyncio.sleep(0.02)
 
 
+async def ready(client: AsyncClient, id_: str) -> None:
+    """Wait until the replica serves."""
+    async with asyncio.timeout(LIMIT_S):
+        while (await replica(client, id_))["state"] != "ready":
+            await asyncio.sleep(0.02)
+
+
 def play(deployment: Running, scenario: Callable[[AsyncClient], Any]) -> None:
     """With a client. Afterwards nothing is left in any table, and the router met no error of its own."""
 
