@@ -13,9 +13,9 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from support.drill import STAGES, replica, status_when, words
+from support.drill import STAGES, bound_together, replica, status_when, words
 from support.drill_caller import caller
-from support.running import Asking, Running, kill, omnizmq, until
+from support.running import Asking, Running, kill, omnizmq
 from support.trace_drill import CALM, Case, answer, ask, drilled, events, in_long_step, made, over, steps, struck
 from support.trace_watch import Document, Expected, Watch
 
@@ -47,7 +47,7 @@ def stopped_process(pid: int) -> Iterator[None]:
 
 
 def does_not_answer(document: Document, replica_id: str) -> bool:
-    return replica_id in (document["live"] or {"silent": []})["silent"]
+    return "received" in events(document) and replica_id in (document["live"] or {"silent": []})["silent"]
 
 
 async def aborted(watch: Watch, client: AsyncClient, asking: Asking, id_: str, right: Expected) -> Found:
@@ -165,8 +165,8 @@ class TestCallers:
         async def drill(watch: Watch, client: AsyncClient, _: Running) -> Found:  # noqa: ARG001 (another one asks)
             with caller("stream", count=1, name="stopped", length=60) as process:
                 with stopped_process(process.pid):
-                    document = await watch.when("stopped", lambda seen: waits_for_its_caller(seen, "thinker"))
-                    right = Expected(("caller_reads",), "thinker", "thinker/0", owner="client")
+                    document = await watch.when("stopped", lambda seen: waits_for_its_caller(seen, "code2wav"))
+                    right = Expected(("caller_reads",), "code2wav", "code2wav/0", owner="client")
                     watch.judge("stopped", "paused", document, right)
                     if signal_ == signal.SIGKILL:
                         kill(process.pid, signal_)
@@ -207,20 +207,20 @@ def waits_for_its_caller(document: Document, stage: str) -> bool:
     return said is not None and said["state"] == "PAUSED" and "paused" in steps(document, stage)
 
 
+HOLD = Case("hold-at-talker-x", "talker", 2, 3)
+ONE_SLOT = ("stage.talker.max_inflight=1", "stage.talker.max_registered=8")
 RING = ("stage.thinker.options.chunk_bytes=150000", "edge.thinker->talker.ring_mib=1")
 
 
 class TestFullEdges:
     def test_t2_a_window_that_a_consumer_in_a_long_step_does_not_empty(self) -> None:
-        await_step = "hang-at-talker-first"
-
         async def drill(watch: Watch, client: AsyncClient, _: Running) -> Found:
-            case = Case(await_step, "talker", 1, 12)
+            case = Case("hang-at-talker-first", "talker", 1, 12)
             asking = ask(client, case)
             document = await watch.when(
                 case.id, lambda seen: parked(seen, "thinker", "credit") and in_long_step(seen, "talker")
             )
-            right = Expected(("stuck_step",), "talker", "talker/0", "talker/0", says=("thinker/0", "credit"))
+            right = Expected(("stuck_step",), "talker", "talker/0", "talker/0")
             watch.judge(case.id, "parked", document, right)
             kill((await replica(client, "talker/0"))["pid"], signal.SIGKILL)
             assert await asking.error() is not None
@@ -239,59 +239,54 @@ class TestFullEdges:
             await asking.has(4)
             async with stopped(client, "talker/0"):
                 document = await watch.when("full", lambda seen: stuck_behind(seen, word))
-                right = Expected(("worker_silent",), "talker", "talker/0", "talker/0", says=("thinker/0", word))
+                right = Expected(("worker_silent",), "talker", "talker/0", "talker/0")
                 watch.judge("full", "parked", document, right)
-            return (
-                await aborted(watch, client, asking, "full", Expected((), None))
-                if False
-                else await let_go(watch, client, asking, "full")
-            )
+            return await let_go(watch, client, asking, "full")
 
         drilled((*CALM, *sets, "stage.thinker.options.interval_ms=10"), drill)
 
-    def test_t2_a_ring_that_another_request_holds(self) -> None:
-        async def drill(watch: Watch, client: AsyncClient, _: Running) -> Found:
-            first = Asking(client, words("w", 400), request_id="holder")
-            await first.has(4)
-            second = Asking(client, words("w", 400), request_id="behind")
-            await second.has(4)
-            async with stopped(client, "talker/0"):
-                holder = (await watch.when("holder", lambda seen: stuck_behind(seen, "ring", "line")))["request_id"]
-                document = await watch.when("behind", lambda seen: stuck_behind(seen, "ring", "line"))
-                right = Expected(
-                    ("worker_silent",), "talker", "talker/0", "talker/0", says=("thinker/0", "ring", holder)
-                )
-                watch.judge("behind", "parked", document, right)
-            return await let_go(watch, client, first, "holder") | await let_go(watch, client, second, "behind")
-
-        drilled((*CALM, *RING, "stage.thinker.options.interval_ms=10"), drill)
-
-    def test_t2_a_slot_in_the_worker(self) -> None:
-        """One is silent in the Talker's only slot; the other has input and no slot, and its Thinker no credit."""
-        few = ("stage.talker.max_inflight=1", "stage.talker.max_registered=4", "edge.thinker->talker.window_chunks=2")
+    def test_t2_a_slot_in_the_worker_and_the_ring_that_those_hold_who_wait_for_it(self) -> None:
+        """One is silent in the Talker's only slot; another has input and no slot, and holds all of the ring; a third
+        cannot even be fed."""
 
         async def drill(watch: Watch, client: AsyncClient, _: Running) -> Found:
-            hold, second = Case("hold-at-talker-x", "talker", 2, 3), Case("second", "talker", 1, 12)
-            holding = ask(client, hold)
-            await watch.when(hold.id, hold.stands)
-            asking = ask(client, second)
-            document = await watch.when(
-                second.id, lambda seen: queued_here(seen, "talker") and parked(seen, "thinker", "credit")
-            )
+            async with bound_together(client, 3):
+                first = ask(client, HOLD)
+                second = Asking(client, words("w", 12), request_id="second")
+                third = Asking(client, words("w", 12), request_id="third")
+            await watch.when(HOLD.id, HOLD.stands)
+            document = await watch.when("second", lambda seen: without_slot(seen, "ring"))
             right = Expected(("slot",), "talker", "talker/0", "talker/0", says=("slot",))
-            watch.judge(second.id, "no slot", document, right)
-            found = await aborted(watch, client, asking, second.id, right)
-            return found | await aborted(watch, client, holding, hold.id, hold.expected())
+            watch.judge("second", "no slot", document, right)
+            holder = document["request_id"]
+            document = await watch.when("third", lambda seen: parked(seen, "thinker", "line"))
+            held = Expected(("ring",), "talker", "talker/0", "talker/0", says=("thinker/0", "ring", holder))
+            watch.judge("third", "no room", document, held)
+            found = await aborted(watch, client, third, "third", held)
+            found |= await aborted(watch, client, second, "second", right)
+            return found | await aborted(watch, client, first, HOLD.id, HOLD.expected())
 
-        drilled((*CALM, *SILENT, *few), drill)
+        drilled((*CALM, *RING, *SILENT, *ONE_SLOT, "edge.thinker->talker.window_chunks=1000"), drill)
+
+    def test_t2_a_window_whose_consumer_waits_for_a_slot(self) -> None:
+        async def drill(watch: Watch, client: AsyncClient, _: Running) -> Found:
+            async with bound_together(client, 2):
+                first = ask(client, HOLD)
+                second = Asking(client, words("w", 12), request_id="second")
+            await watch.when(HOLD.id, HOLD.stands)
+            document = await watch.when("second", lambda seen: without_slot(seen, "credit"))
+            right = Expected(("slot",), "talker", "talker/0", "talker/0", says=("slot",))
+            watch.judge("second", "no slot", document, right)
+            found = await aborted(watch, client, second, "second", right)
+            return found | await aborted(watch, client, first, HOLD.id, HOLD.expected())
+
+        drilled((*CALM, *SILENT, *ONE_SLOT, "edge.thinker->talker.window_chunks=2"), drill)
 
 
 async def let_go(watch: Watch, client: AsyncClient, asking: Asking, id_: str) -> Found:
     await client.abort(id_)
     assert await asking.error() is None
-    right = Expected(("aborted",))
-    await watch.when(id_, over)
-    return {}
+    return await ended(watch, id_, Expected(("aborted",), "talker", "talker/0"))
 
 
 def parked(document: Document, stage: str, *why: str) -> bool:
@@ -303,44 +298,44 @@ def stuck_behind(document: Document, *why: str) -> bool:
     return does_not_answer(document, "talker/0") and parked(document, "thinker", *why)
 
 
-def queued_here(document: Document, stage: str) -> bool:
-    return (answer(document, stage) or {"state": None})["state"] == "QUEUED"
+def without_slot(document: Document, full: str) -> bool:
+    """Its Talker has input and no slot, and its Thinker's edge is full."""
+    said = answer(document, "talker")
+    return said is not None and said["state"] == "QUEUED" and parked(document, "thinker", full)
 
 
 class TestNoRoom:
     def test_t2_all_places_are_taken_and_others_are_before_it(self) -> None:
         async def drill(watch: Watch, client: AsyncClient, _: Running) -> Found:
-            hold = Case("hold-at-talker-x", "talker", 2, 3)
-            holding = ask(client, hold)
-            await watch.when(hold.id, hold.stands)
+            holding = ask(client, HOLD)
+            await watch.when(HOLD.id, HOLD.stands)
             found, asked = {}, {}
             right = Expected(("queue",), "talker", None, "router", boundaries=("queued",), says=("talker",))
             for place in range(2):
                 id_ = f"waits-{place}"
                 asked[id_] = Asking(client, "one two", request_id=id_)
-                document = await watch.when(id_, lambda seen: bool((seen["live"] or {"queue": None})["queue"]))
+                document = await watch.when(id_, waits_for_room)
                 assert document["live"]["queue"]["ahead"] == place
                 watch.judge(id_, "queued", document, replace(right, says=("1 wait",) if place else ()))
             for id_, asking in asked.items():
                 found |= await aborted(watch, client, asking, id_, right)
-            return found | await aborted(watch, client, holding, hold.id, hold.expected())
+            return found | await aborted(watch, client, holding, HOLD.id, HOLD.expected())
 
         drilled((*CALM, *SILENT, "stage.talker.max_inflight=1", "stage.talker.max_registered=1"), drill)
 
     @pytest.mark.parametrize("how", ["drained", "dead"])
     def test_t2_one_replica_is_full_and_the_other_is_out_of_service(self, how: str) -> None:
         async def drill(watch: Watch, client: AsyncClient, _: Running) -> Found:
-            hold = Case("hold-at-talker-x", "talker", 2, 3)
             await out_of_service(client, "talker/1", how)
-            holding = ask(client, hold)
-            await watch.when(hold.id, hold.stands)
+            holding = ask(client, HOLD)
+            await watch.when(HOLD.id, HOLD.stands)
             asking = Asking(client, "one two", request_id="waits")
-            document = await watch.when("waits", lambda seen: bool((seen["live"] or {"queue": None})["queue"]))
+            document = await watch.when("waits", waits_for_room)
             said = ("talker/1", "drain") if how == "drained" else ("talker/1", "dead")
             right = Expected(("queue",), "talker", None, "router", boundaries=("queued",), says=said)
             watch.judge("waits", "queued", document, right)
             found = await aborted(watch, client, asking, "waits", right)
-            return found | await aborted(watch, client, holding, hold.id, hold.expected())
+            return found | await aborted(watch, client, holding, HOLD.id, HOLD.expected())
 
         few = ("stage.talker.replicas=2", "stage.talker.max_inflight=1", "stage.talker.max_registered=1")
         slow = ("router.restart_delay_s=3600", "router.max_restart_delay_s=3600", "router.redrive_wait_s=7200")
@@ -362,6 +357,10 @@ class TestNoRoom:
         drilled((*CALM, *slow), drill)
 
 
+def waits_for_room(document: Document) -> bool:
+    return "queued" in events(document) and document["live"] is not None and document["live"]["queue"] is not None
+
+
 async def out_of_service(client: AsyncClient, id_: str, how: str) -> None:
     if how == "drained":
         assert (await asyncio.to_thread(omnizmq, "drain", id_)).returncode == 0
@@ -373,35 +372,41 @@ async def out_of_service(client: AsyncClient, id_: str, how: str) -> None:
 
 class TestAFullDisk:
     def test_t2_what_was_lost_is_said_and_nothing_that_it_could_refute(self) -> None:
-        """The router may not make any file longer: what it would write to the trace is lost, while the workers answer."""
-        case = Case("hold-at-talker-x", "talker", 2, 3)
+        """The router may make no file longer: what it would write is lost, while router and workers answer."""
+        unwritten = replace(HOLD, id="unwritten-at-talker-x")
 
         async def drill(watch: Watch, client: AsyncClient, deployment: Running) -> Found:
-            asking = ask(client, case)
-            await watch.when(case.id, case.stands)
+            asking = ask(client, HOLD)
+            await watch.when(HOLD.id, HOLD.stands)
             limits = resource.prlimit(deployment.pid, resource.RLIMIT_FSIZE)
             resource.prlimit(deployment.pid, resource.RLIMIT_FSIZE, (0, limits[1]))
-            live = Asking(client, case.prompt, request_id="unwritten-at-talker-x")
-            await until(lambda: len(live.outputs) >= 3)
-            await client.abort(case.id)
+            other = ask(client, unwritten)
+            document = await watch.when(unwritten.id, lambda seen: stands_as_workers_say(seen, unwritten))
+            live = Expected(("engine",), "talker", "talker/0", says=("no row",))
+            watch.judge(unwritten.id, "unwritten", document, live)
+            await client.abort(HOLD.id)
             assert await asking.error() is None
-            document = await watch.when(case.id, lambda seen: seen["live"] is None)
-            watch.judge(case.id, "end unwritten", document, Expected(("unknown",), boundaries=case.boundaries))
+            await status_when(
+                client, lambda seen: seen["trace"]["rows_dropped"] > 0 and seen["bindings"] == len(STAGES)
+            )
+            document = await watch.when(HOLD.id, lambda seen: seen["live"] is None)
+            lost = Expected(("unknown",), boundaries=HOLD.boundaries)
+            watch.judge(HOLD.id, "its end is lost", document, lost)
             resource.prlimit(deployment.pid, resource.RLIMIT_FSIZE, limits)
-            await client.abort("unwritten-at-talker-x")
-            assert await live.error() is None
-            document = await watch.when(case.id, lambda seen: "dropped" in events(seen))
-            right = Expected(("unknown",), boundaries=case.boundaries, says=("lost", "row"))
-            watch.judge(case.id, "rows lost", document, right)
-            return {case.id: right}
+            await client.abort(unwritten.id)
+            assert await other.error() is None
+            document = await watch.when(HOLD.id, lambda seen: "dropped" in events(seen))
+            lost = replace(lost, says=("lost", "row"))
+            watch.judge(HOLD.id, "the loss is known", document, lost)
+            return {HOLD.id: lost}
 
         drilled((*CALM, *SILENT), drill)
 
 
-GRAPHS = {
-    "relay": ("edge.thinker->talker.mode=relay",),
-    "payload": ("edge.thinker->talker.mode=payload",),
-}
+def stands_as_workers_say(document: Document, case: Case) -> bool:
+    """No fact of it is known."""
+    said = answer(document, case.stage)
+    return said is not None and [edge["made"] for edge in said["edges"]] == [case.number - 1]
 
 
 class TestOtherEdges:
@@ -432,3 +437,96 @@ class TestOtherEdges:
             return await ended(watch, "relayed", COMPLETE)
 
         drilled((*CALM, "edge.thinker->talker.mode=relay"), drill)
+
+
+FORKED = """
+name = "forked"
+[[stage]]
+name = "source"
+engine = "synthetic"
+options = { chunks = 3 }
+[[stage]]
+name = "left"
+engine = "synthetic"
+[[stage]]
+name = "right"
+engine = "synthetic"
+[[stage]]
+name = "join"
+engine = "synthetic"
+final_output = "audio"
+[[stage]]
+name = "side"
+engine = "synthetic"
+final_output = "text"
+[[edge]]
+from = "source"
+to = "left"
+[[edge]]
+from = "source"
+to = "right"
+[[edge]]
+from = "left"
+to = "join"
+[[edge]]
+from = "right"
+to = "join"
+[[edge]]
+from = "source"
+to = "side"
+"""
+"""A stage that feeds three, and one that two feed: `source` > `left`, `right`, `side`; `left`, `right` > `join`."""
+
+FORKED_STAGES = ("source", "left", "right", "join", "side")
+
+
+class TestGraphs:
+    @pytest.mark.parametrize("number", [1, 2])
+    def test_t2_the_stage_of_a_graph_that_makes_nothing_more(self, home: Path, number: int) -> None:
+        async def drill(watch: Watch, client: AsyncClient, _: Running) -> Found:
+            found = {}
+            for stage in FORKED_STAGES:
+                id_ = f"x-at-{stage}-x"
+                asking = Asking(client, "x", request_id=id_)
+                document = await watch.when(id_, lambda seen, at=stage: silent_in_graph(seen, at, number))
+                right = Expected(("engine",), stage, f"{stage}/0", f"{stage}/0")
+                watch.judge(id_, "stuck", document, right)
+                found |= await aborted(watch, client, asking, id_, right)
+            return found
+
+        drilled((*CALM, *struck("silent_at", number, FORKED_STAGES)), drill, forked(home))
+
+    def test_t2_the_branch_of_a_graph_whose_worker_is_stopped(self, home: Path) -> None:
+        """It fills its edge, so that the source is parked, and the other branches wait for that."""
+
+        async def drill(watch: Watch, client: AsyncClient, _: Running) -> Found:
+            found = {}
+            for stage in ("left", "right", "side"):
+                id_ = f"stopped-{stage}"
+                async with stopped(client, f"{stage}/0"):
+                    asking = Asking(client, "x", request_id=id_)
+                    document = await watch.when(id_, lambda seen, at=stage: still_unregistered(seen, at))
+                    right = Expected(("worker_silent",), stage, f"{stage}/0", f"{stage}/0")
+                    watch.judge(id_, "stopped", document, right)
+                assert await asking.error() is None
+                found |= await ended(watch, id_, COMPLETE)
+            return found
+
+        drilled(CALM, drill, forked(home))
+
+
+def forked(home: Path) -> str:
+    path = home / "forked.toml"
+    path.write_text(FORKED)
+    return str(path)
+
+
+def silent_in_graph(document: Document, stage: str, number: int) -> bool:
+    """It has made all before its `number`, and nothing goes on beside it: whoever is fed by others has ended."""
+    behind = {"source": FORKED_STAGES, "left": ("left", "join"), "right": ("right", "join")}.get(stage, (stage,))
+    beside = [name for name in FORKED_STAGES if name not in behind]
+    if not all("finished" in steps(document, name) for name in beside):
+        return False
+    fed = (answer(document, "join") or {"inputs": []})["inputs"]
+    arrived = stage not in ("left", "right") or sorted(edge["received"] for edge in fed) == [number - 1, 3]
+    return made(document, stage) == number - 1 and arrived

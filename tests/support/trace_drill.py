@@ -147,11 +147,11 @@ def cases(fault: str, number: int, *, modalities: bool = False) -> Iterator[Case
                     yield Case(f"{name}-text", stage, number, length, ("text",))
 
 
-def struck(fault: str, number: int) -> tuple[str, ...]:
+def struck(fault: str, number: int, stages: Sequence[str] = STAGES) -> tuple[str, ...]:
     """Settings: on each stage, this fault at this output of the requests that name the stage."""
     return tuple(
         f"stage.{stage}.options.{option}"
-        for stage in STAGES
+        for stage in stages
         for option in (f"{fault}={number}", f"fault_only=-at-{stage}-")
     )
 
