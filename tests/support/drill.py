@@ -200,14 +200,14 @@ def play(deployment: Running, scenario: Callable[[AsyncClient], Any]) -> None:
                 await scenario(client)
                 await quiet(client)
             except BaseException:
-                await _cancel_the_rest()
+                await cancel_the_rest()
                 raise
             assert (await client.status())["counters"]["router_errors"] == 0
 
     asyncio.run(whole())
 
 
-async def _cancel_the_rest() -> None:
+async def cancel_the_rest() -> None:
     """So that a drill that has failed says nothing but why."""
     rest = asyncio.all_tasks() - {asyncio.current_task()}
     for task in rest:

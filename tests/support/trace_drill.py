@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from omnizmq import AsyncClient
-from support.drill import STAGES, words
+from support.drill import STAGES, cancel_the_rest, words
 from support.running import Asking, Running, launched
 from support.trace_watch import Document, Expected, Watch
 
@@ -170,7 +170,11 @@ def drilled(
 
     async def whole(deployment: Running, watch: Watch) -> dict[str, Expected]:
         async with AsyncClient.connect(deployment.name) as client:
-            return await drill(watch, client, deployment)
+            try:
+                return await drill(watch, client, deployment)
+            except BaseException:
+                await cancel_the_rest()
+                raise
 
     with launched(config, *sets) as deployment:
         watch = Watch(deployment.name)

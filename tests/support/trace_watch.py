@@ -84,7 +84,7 @@ class Watch:
                 while not (found := await asyncio.to_thread(self.look, id_)) or not holds(found):
                     await asyncio.sleep(0.02)
         except TimeoutError:
-            raise AssertionError(f"{id_} was never so: {json.dumps(found, indent=1)}") from None
+            raise AssertionError(f"{id_} was never so: {json.dumps(found)}") from None
         return found
 
     def judge(self, case: str, when: str, document: Document, expected: Expected) -> None:
