@@ -376,7 +376,7 @@ class TestAFullDisk:
             resource.prlimit(deployment.pid, resource.RLIMIT_FSIZE, (0, limits[1]))
             other = ask(client, unwritten)
             document = await watch.when(unwritten.id, lambda seen: stands_as_workers_say(seen, unwritten))
-            live = Expected(("engine",), "talker", "talker/0", says=("no row",))
+            live = Expected(("engine",), "talker", "talker/0", "talker/0", says=("no row",), timed=False)
             watch.judge(unwritten.id, "unwritten", document, live)
             before = (await client.status())["trace"]["rows_dropped"]
             await client.abort(HOLD.id)
