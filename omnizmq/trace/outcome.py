@@ -63,6 +63,8 @@ def _stands(fact: Fact, over_ns: int, end: Fact) -> bool:
         return False
     if fact.event == "edge":  # counted at the end, and about what was before
         return True
+    if fact.event == "delivered" and fact.at_ns == over_ns:  # the end itself closed what the caller had of the stage
+        return False
     cut_short = text(fact.detail, "error_code") or text(fact.detail, "finish_reason") == "abort"
     return fact.at_ns <= over_ns and not (fact.event == "finished" and cut_short)
 

@@ -79,7 +79,9 @@ def judge(
     if timeline.facts:  # a worker may be silent, or in a step, for longer than there has been this request
         wait = replace(wait, since_ns=max(wait.since_ns, timeline.zero_ns))
     if running and router == "unknowing" and answers is None:
-        return _unknown(wait, boundary, "the router holds it no more, and its end was not recorded")
+        return _unknown(
+            wait, boundary, f"the router holds it no more, and its end was not recorded{_in_brackets(lost)}"
+        )
     if not running:
         return _over(wait, boundary, lost)
     if router == "silent" and answers is None:

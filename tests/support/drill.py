@@ -184,6 +184,13 @@ async def back(client: AsyncClient, id_: str, incarnation: int) -> None:
             await asyncio.sleep(0.02)
 
 
+async def ready(client: AsyncClient, id_: str) -> None:
+    """Wait until the replica serves."""
+    async with asyncio.timeout(LIMIT_S):
+        while (await replica(client, id_))["state"] != "ready":
+            await asyncio.sleep(0.02)
+
+
 def play(deployment: Running, scenario: Callable[[AsyncClient], Any]) -> None:
     """With a client. Afterwards nothing is left in any table, and the router met no error of its own."""
 
@@ -193,14 +200,14 @@ def play(deployment: Running, scenario: Callable[[AsyncClient], Any]) -> None:
                 await scenario(client)
                 await quiet(client)
             except BaseException:
-                await _cancel_the_rest()
+                await cancel_the_rest()
                 raise
             assert (await client.status())["counters"]["router_errors"] == 0
 
     asyncio.run(whole())
 
 
-async def _cancel_the_rest() -> None:
+async def cancel_the_rest() -> None:
     """So that a drill that has failed says nothing but why."""
     rest = asyncio.all_tasks() - {asyncio.current_task()}
     for task in rest:

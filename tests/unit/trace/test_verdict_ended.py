@@ -214,6 +214,22 @@ CASES = [
         "complete after 95 ms, finish reason stop; this was attempt 2, attempt 1 was lost: talker/0 died",
     ),
     Case(
+        "a3_aborted in the queue for a second attempt, which closes what the first one had delivered",
+        [
+            *until(80),
+            fact(55, "redriven", detail={"why": "talker/0 died"}, attempt=2),
+            fact(55, "queued", detail={"why": "no_replica", "lacks": "talker"}, attempt=2),
+            fact(90, "abort_asked", detail=ABORT, attempt=2),
+            fact(90, "delivered", "code2wav", attempt=2),
+            fact(90, "terminal", "code2wav", {"finish_reason": "abort"}, attempt=2),
+        ],
+        "aborted",
+        "talker",
+        "queued",
+        "aborted after 90 ms by its caller; what was awaited: attempt 2, because talker/0 died, is queued since 55 ms: "
+        "no replica of talker is live",
+    ),
+    Case(
         "refused",
         [fact(0, "asked"), fact(1, "refused", detail={"code": "overloaded", "message": "3 wait already"})],
         "refused",

@@ -713,6 +713,10 @@ def test_t2_a_request_that_its_router_holds_no_more() -> None:
     assert found.text.startswith(
         "unknown: the router holds it no more, and its end was not recorded; last known: thinker/0 gives output"
     )
+    gap = Fact(stories.REQUEST, "demo", 1, ns(90), "trace", "dropped", detail={"rows": 2, "why": "x"})
+    assert verdict([*MIDDLE, gap], None, router="unknowing").text.startswith(
+        "unknown: the router holds it no more, and its end was not recorded (the trace lost 2 rows meanwhile); last"
+    )
 
 
 def test_t2_nobody_waits_for_longer_than_there_has_been_the_request() -> None:
