@@ -57,6 +57,16 @@ class Plan:
             found[name] = frozenset({name}).union(*(found[edge.source] for edge in self.incoming[name]))
         return found
 
+    @cached_property
+    def described(self) -> dict[str, str]:
+        """In words, for the trace: names with commas between them."""
+        return {
+            "stages": ",".join(self.names),
+            "edges": ",".join(f"{edge.source}>{edge.target}" for edge in self.edges),
+            "final_stages": ",".join(name for name in self.names if name in self.final_stages),
+            "last_stage": self.last_stage,
+        }
+
     def modality(self, stage: str) -> str:
         """The output type that the stage declares; only final stages have one."""
         modality = self.by_name[stage].final_output
@@ -74,6 +84,7 @@ class Pipeline:
         depths = _depths(config)
         self.stages = tuple(sorted(config.stage, key=lambda stage: depths[stage.name]))
         self.by_name = {stage.name: stage for stage in self.stages}
+        self.described = ",".join(self.by_name)
         self._plans: dict[frozenset[str], Plan] = {}
 
     @property

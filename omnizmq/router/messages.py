@@ -157,7 +157,7 @@ class ReplicaFailed(_Effect, frozen=True):
     why: str
 
 
-class Record(_Effect, frozen=True):
+class Record(_Effect, frozen=True, gc=False):
     fact: Fact
 
 

@@ -15,7 +15,6 @@ from omnizmq.router.delivered import Delivered
 from omnizmq.router.pools import AttemptKey, Binding, Pools, Replica
 from omnizmq.router.queue import Line
 from omnizmq.trace.context import stage_traceparent
-from omnizmq.trace.facts import Fact
 
 _ASKED = ("deadline_s", "priority", "traceparent")
 
@@ -27,6 +26,7 @@ class Attempt:
         self.key: AttemptKey = (request_id, number)
         self.number = number
         self.lifecycle = lifecycle
+        self.engine_ids = {stage: wire.make_engine_id(request_id, number, stage) for stage in lifecycle.plan.names}
         self.bindings: dict[str, Binding] = {}
         self.ready: set[str] = set()
         self.paused: set[str] = set()
@@ -102,7 +102,7 @@ class Request:
             request_id=self.id,
             external_id=self.submit.external_id,
             attempt=self.attempt.number,
-            engine_id=self.engine_id(self.attempt, stage),
+            engine_id=self.attempt.engine_ids[stage],
             prompt=None if incoming else self.submit.prompt,
             original_prompt=self.submit.prompt if config.wants_prompt else None,
             params={**config.params, **self.submit.params.get(stage, {})},
@@ -123,7 +123,7 @@ class Request:
                 )
                 for edge in outgoing
             ],
-            traceparent=stage_traceparent(self.id, self.engine_id(self.attempt, stage), self.submit.traceparent),
+            traceparent=stage_traceparent(self.id, self.attempt.engine_ids[stage], self.submit.traceparent),
         )
 
     def delivery(self, command: life.Deliver) -> wire.Delivery:
@@ -150,30 +150,10 @@ class Request:
 
     # --- Facts -----------------------------------------------------------------------------------------------------
 
-    def engine_id(self, attempt: Attempt, stage: str) -> str:
-        return wire.make_engine_id(self.id, attempt.number, stage)
-
-    def fact(
-        self,
-        event: str,
-        *,
-        attempt: Attempt,
-        stage: str | None,
-        owner: str,
-        at_ns: int,
-        detail: dict[str, wire.Value],
-    ) -> Fact:
-        engine_id = None if stage is None else self.engine_id(attempt, stage)
-        return Fact(self.id, self.submit.external_id, attempt.number, at_ns, owner, event, stage, engine_id, detail)
-
     def planned(self, pipeline: Pipeline) -> dict[str, wire.Value]:
-        final = [name for name in self.plan.names if name in self.plan.final_stages]
         return {
-            "all_stages": ",".join(pipeline.by_name),
-            "stages": ",".join(self.plan.names),
-            "edges": ",".join(f"{edge.source}>{edge.target}" for edge in self.plan.edges),
-            "final_stages": ",".join(final),
-            "last_stage": self.plan.last_stage,
+            "all_stages": pipeline.described,
+            **self.plan.described,
             "modalities": ",".join(self.submit.modalities or ()),
             **{name: value for name in _ASKED if (value := getattr(self.submit, name))},
         }

@@ -55,7 +55,6 @@ from omnizmq.router.messages import (
     WorkerUnreachable,
 )
 from omnizmq.runtime import ipc_endpoint
-from omnizmq.trace.facts import Fact
 from omnizmq.trace.sinks import FactSink
 from omnizmq.transport import Curve, PeerFullError, PeerGoneError, Router, make_context
 
@@ -210,21 +209,21 @@ class RouterServer:
             self._recorder.add(event, now, effects, other=self.core.says_another(event))
         for effect in effects:
             try:
-                self._carry_out(effect)
+                if type(effect) is Record:  # many are, and `isinstance` of a struct takes longer than this
+                    self._facts.append(effect.fact)
+                else:
+                    self._carry_out(effect)
             except Exception:
                 self.core.counters.router_errors += 1
                 log.exception("the router failed to carry out a %s", type(effect).__name__)
 
     def _carry_out(self, effect: Effect) -> None:
         match effect:
-            case ToClient(frame=wire.Status() as status):
-                self._send_client(effect.client, self._with_sinks(status))
             case ToClient():
-                self._send_client(effect.client, effect.frame)
+                self._to_client(effect.client, effect.frame)
             case ToWorker():
                 self._send_worker(effect)
             case Record():
-                self._log(effect.fact)
                 self._facts.append(effect.fact)
             case KillReplica():
                 log.warning("%s#%d is %s: killing it", effect.replica, effect.incarnation, effect.why)
@@ -245,17 +244,20 @@ class RouterServer:
             case _:
                 assert_never(effect)
 
+    def _to_client(self, key: bytes, frame: wire.RouterToClient) -> None:
+        if type(frame) is wire.Status:
+            frame = self._with_sinks(frame)
+        elif type(frame) is wire.Terminal:
+            reason = frame.finish_reason if frame.error is None else frame.error.message
+            log.info("%s ended: %s", frame.request_id, reason)
+        self._send_client(key, frame)
+
     def _with_sinks(self, status: wire.Status) -> wire.Status:
         """What becomes of the facts is no matter of the core's, so it is added here."""
         document = msgspec.json.decode(status.json, type=dict[str, msgspec.Raw])
         ended = None if self._recorder is None else self._recorder.ended
         whole = {**document, "trace": self._tracing(), "recording_ended": ended}
         return wire.Status(status.call, wire.encode_json(whole))
-
-    def _log(self, fact: Fact) -> None:
-        if fact.event == "terminal":
-            reason = fact.detail.get("error_message") or fact.detail["finish_reason"]
-            log.info("%s ended: %s", fact.request_id, reason)
 
     def _arm(self) -> None:
         """Tick when the core wants it. After nearly every event that is when it wanted it before."""

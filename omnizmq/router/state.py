@@ -18,6 +18,9 @@ from omnizmq.router.table import Table
 from omnizmq.router.timers import Timers
 from omnizmq.trace.facts import Fact
 
+_NOTHING: dict[str, wire.Value] = {}
+"""The detail of all facts that have none."""
+
 
 class RouterState:
     """`paused` are the requests that wait for their caller to read. `effects` are to be carried out in their order;
@@ -79,7 +82,7 @@ class RouterState:
         if not self.limits.trace:
             return
         at_ns = int(self.now * 1e9) if at_ns is None else at_ns
-        fact = Fact(frame.request_id, frame.external_id, 1, at_ns, owner, event, detail=detail or {})
+        fact = Fact(frame.request_id, frame.external_id, 1, at_ns, owner, event, detail=detail or _NOTHING)
         self.effects.append(Record(fact))
 
     def record(
@@ -96,7 +99,20 @@ class RouterState:
         """A fact of the present attempt, or of another one."""
         if not self.limits.trace:
             return
-        at_ns = int(self.now * 1e9) if at_ns is None else at_ns
-        attempt = attempt or request.attempt
-        fact = request.fact(event, attempt=attempt, stage=stage, owner=owner, at_ns=at_ns, detail=detail or {})
+        if at_ns is None:
+            at_ns = int(self.now * 1e9)
+        if attempt is None:
+            attempt = request.attempt
+        engine_id = None if stage is None else attempt.engine_ids[stage]
+        fact = Fact(
+            request.id,
+            request.submit.external_id,
+            attempt.number,
+            at_ns,
+            owner,
+            event,
+            stage,
+            engine_id,
+            _NOTHING if detail is None else detail,
+        )
         self.effects.append(Record(fact))

@@ -60,7 +60,7 @@ import msgspec
 from omnizmq.protocol import Value
 
 
-class Fact(msgspec.Struct, frozen=True):
+class Fact(msgspec.Struct, frozen=True, gc=False):
     """One row of a trace. `at_ns` is CLOCK_MONOTONIC, which all processes of one machine share."""
 
     request_id: str

@@ -21,6 +21,7 @@ from omnizmq.trace.facts import Fact
 MAX_DETAIL_CHARS = 4096
 """A longer text in a fact's detail (an error's message) is cut there."""
 
+ENDS = ("terminal", "refused")
 _INT64 = 1 << 63
 
 _Packed = tuple[int, int, str, str, str | None, int, dict[str, Value]]
@@ -54,19 +55,27 @@ def pack(facts: Sequence[Fact]) -> Block:
     Raises `ValueError`, `TypeError` or `OverflowError` where one of them cannot be stored: an integer beyond 64 bits,
     half a character, a detail that is no `Value`.
     """
-    first, end = facts[0], None
-    engine_ids: dict[str | None, int] = {}
-    packed = []
-    for fact in facts:
-        if not -_INT64 <= fact.at_ns < _INT64:
-            raise OverflowError(f"{fact.at_ns} has more than 64 bits")
-        if fact.event == "terminal" or fact.event == "refused":
-            end = _end(fact)
-        engine_id = engine_ids.setdefault(fact.engine_id, len(engine_ids))
-        packed.append((fact.attempt, fact.at_ns, fact.owner, fact.event, fact.stage, engine_id, fact.detail))
-    data = _encode((list(engine_ids), packed))
+    first = facts[0]
+    end = next((_end(fact) for fact in facts if fact.event in ENDS), None)
+    for at_ns in (first.at_ns, 0 if end is None else end.at_ns):
+        if not -_INT64 <= at_ns < _INT64:
+            raise OverflowError(f"{at_ns} has more than 64 bits")
+    ids: dict[str | None, int] = {}
+    packed = [
+        (
+            fact.attempt,
+            fact.at_ns,
+            fact.owner,
+            fact.event,
+            fact.stage,
+            ids.setdefault(fact.engine_id, len(ids)),
+            fact.detail,
+        )
+        for fact in facts
+    ]
+    data = _encode((list(ids), packed))
     if len(data) > MAX_DETAIL_CHARS:  # else no text can be too long
-        data = _encode((list(engine_ids), [(*fact[:-1], _cut(fact[-1])) for fact in packed]))
+        data = _encode((list(ids), [(*fact[:-1], _cut(fact[-1])) for fact in packed]))
     for text in (first.request_id, first.external_id):
         text.encode()  # half a character is the one text that SQLite refuses
     return Block(first.request_id, first.external_id, first.at_ns, end, len(facts), data)

@@ -10,12 +10,12 @@ Knows the facts and the database, nothing of sockets or engines.
 
 from __future__ import annotations
 
-import queue
 import sqlite3
 import threading
+from collections import deque
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from omnizmq.errors import NotFoundError
 from omnizmq.trace.database import Loss, open_readable, unreadable
@@ -23,7 +23,7 @@ from omnizmq.trace.disk import Disk, Losses, happened
 from omnizmq.trace.facts import Fact
 from omnizmq.trace.packing import unpack
 
-BATCH_INTERVAL_S = 0.05
+BATCH_INTERVAL_S = 0.2
 """How long facts are gathered before they are written. Longer: fewer transactions, and a reader sees them later."""
 
 BATCH_ROWS = 2000
@@ -51,9 +51,11 @@ class TraceWriter:
         vfs: str | None = None,
     ) -> None:
         """`queue_rows` facts may wait for the disk. `vfs` names one of SQLite's file system layers."""
-        self._inbox: queue.SimpleQueue[Fact | threading.Event | None] = queue.SimpleQueue()
+        self._inbox: deque[Fact] = deque()
         self._queue_rows = queue_rows
-        self._hurry = threading.Event()
+        self._flushes: deque[threading.Event] = deque()
+        self._idle = False
+        self._wake, self._hurry = threading.Event(), threading.Event()
         self._closed = False
         self._losses = Losses()
         self._disk = Disk(path, self._losses, max_mib << 20, max_age_days, retry_s, vfs)
@@ -80,66 +82,75 @@ class TraceWriter:
         """Take a fact, or drop and count it. The fact's detail must not be changed afterwards. Thread-safe."""
         if self._closed:
             self._losses.add(1, "the trace was closed")
-        elif self._inbox.qsize() >= self._queue_rows:
+        elif len(self._inbox) >= self._queue_rows:
             self._losses.add(1, "the disk did not keep up", since_ns=happened(fact))
         else:
-            self._inbox.put(fact)
+            self._inbox.append(fact)
+            if self._idle:  # the thread says so before it looks at the inbox for the last time
+                self._wake.set()
 
     def flush(self, timeout_s: float = 5.0) -> bool:
         """Wait until every fact appended so far is on disk or counted as dropped. False: it took too long."""
         done = threading.Event()
-        self._hurry.set()  # before the marker, whose arrival clears it
-        self._inbox.put(done)
+        self._flushes.append(done)
+        self._hurry_up()
         if not self._thread.is_alive():
             return True
         return done.wait(timeout_s)
 
     def close(self) -> None:
         """Write what is left and stop, in bounded time. May be repeated."""
-        if not self._closed:
-            self._closed = True
-            self._hurry.set()
-            self._inbox.put(None)
+        self._closed = True
+        self._hurry_up()
         self._thread.join(CLOSE_TIMEOUT_S)
+
+    def _hurry_up(self) -> None:
+        self._hurry.set()
+        self._wake.set()
 
     def _run(self) -> None:
         going = True
         while going:
-            batch, marker, going = self._next_batch()
-            self._disk.write(batch)
-            if marker is not None:
-                marker.set()
+            going = not self._closed
+            if going:
+                self._gather()
+            waiting = _all_of(self._flushes)
+            self._write(len(self._inbox))
+            for done in waiting:
+                done.set()
         self._disk.close()
-        self._discard()
+        for _ in _all_of(self._inbox):  # what raced with the end
+            self._losses.add(1, "the trace was closed")
+        for done in _all_of(self._flushes):
+            done.set()
 
-    def _discard(self) -> None:
-        """What raced with the end: facts are counted, and nobody is left waiting."""
-        while not self._inbox.empty():
-            item = self._inbox.get_nowait()
-            if isinstance(item, threading.Event):
-                item.set()
-            elif item is not None:
-                self._losses.add(1, "the trace was closed")
+    def _gather(self) -> None:
+        """Until something has come and the interval after it is over, or somebody waits for the disk."""
+        self._idle = True
+        if not self._inbox:
+            # A loss that could not be recorded is tried again, also when no more facts come.
+            self._wake.wait(self._retry_s if self._losses.pending else None)
+        self._idle = False
+        self._wake.clear()
+        self._hurry.wait(BATCH_INTERVAL_S)
+        self._hurry.clear()
 
-    def _next_batch(self) -> tuple[list[Fact], threading.Event | None, bool]:
-        """What has come until the interval was over, a marker of `flush` came (its event), or the end (False)."""
-        batch: list[Fact] = []
-        # A loss that could not be recorded is tried again, also when no more facts come.
-        timeout = self._retry_s if self._losses.pending else None
-        try:
-            item = self._inbox.get(timeout=timeout)
-            if isinstance(item, Fact):
-                self._hurry.wait(BATCH_INTERVAL_S)
-            while isinstance(item, Fact):
-                batch.append(item)
-                if len(batch) == BATCH_ROWS:
-                    return batch, None, True
-                item = self._inbox.get_nowait()
-        except queue.Empty:
-            return batch, None, True
-        if item is not None:
-            self._hurry.clear()
-        return batch, item, item is not None
+    def _write(self, rows: int) -> None:
+        """So many of the inbox; where there are none, losses that could not be recorded before."""
+        while True:
+            batch = [self._inbox.popleft() for _ in range(min(rows, BATCH_ROWS))]
+            self._disk.write(batch)
+            rows -= len(batch)
+            if not rows:
+                return
+
+
+T = TypeVar("T")
+
+
+def _all_of(items: deque[T]) -> list[T]:
+    """Taken out; what is put in meanwhile stays."""
+    return [items.popleft() for _ in range(len(items))]
 
 
 @dataclass(frozen=True, slots=True)
