@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, NamedTuple, TypeVar
 import click
 
 if TYPE_CHECKING:
+    from omnizmq.trace.database import Loss
     from omnizmq.trace.facts import Fact
     from omnizmq.trace.store import Traced, TraceReader
 
@@ -92,7 +93,7 @@ def find(id_: str | None, connect: str | None, *, quiet: bool = False) -> Found:
         candidates = list(each(stores(connect), lambda store: _candidate(store, id_, readers), quiet=quiet))
         found = [one for one in candidates if one is not None]
         if not found:
-            raise NotFoundError(unknown(id_, connect))
+            raise NotFoundError(unknown(id_, connect) + ("" if id_ is None else _perhaps_lost(connect)))
         chosen = max(found, key=lambda one: one.rank)
         others = 0 if id_ is None else sum(one.matches for one in found) - 1
         return Found(chosen.store, chosen.about, chosen.reader.facts(chosen.about.request_id), others)
@@ -168,3 +169,19 @@ def unknown(id_: str | None, connect: str | None) -> str:
         return f"no request is stored{where}"
     shown = id_ if len(id_) <= 200 else id_[:200] + "…"
     return f"no request with id {shown!r} is known{where}"
+
+
+def _perhaps_lost(connect: str | None) -> str:
+    """Where rows of these traces were lost, a request that is not found may have been among them."""
+    lost = [loss for losses in each(stores(connect), _losses, quiet=True) for loss in losses]
+    if not lost:
+        return ""
+    rows, why = sum(loss.rows for loss in lost), ", ".join(dict.fromkeys(loss.why for loss in lost))
+    return f"; {rows} row{'s' if rows > 1 else ''} could not be stored ({why}), perhaps all its own"
+
+
+def _losses(store: Store) -> Sequence[Loss]:
+    from omnizmq.trace.store import TraceReader
+
+    with TraceReader(store.path) as reader:
+        return reader.losses()

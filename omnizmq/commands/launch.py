@@ -177,6 +177,8 @@ def _log_to_file(path: Path) -> None:
     except OSError as error:
         raise ConfigError(f"log {path} cannot be written: {error.strerror}; set XDG_STATE_HOME") from error
     file.setFormatter(logging.Formatter("%(asctime)s router %(levelname)s %(message)s"))
+    # A full disk costs lines of the log. A complaint of each would fill standard error, which nobody may be reading.
+    logging.raiseExceptions = False
     logging.basicConfig(level=logging.INFO, handlers=[file])
 
 

@@ -15,7 +15,7 @@ from support import trace_stories as stories
 from support.tracing import run
 
 from omnizmq.runtime import state_dir
-from omnizmq.trace.database import FILE_NAME, Database
+from omnizmq.trace.database import FILE_NAME, Database, Loss
 from omnizmq.trace.facts import Fact
 from omnizmq.trace.packing import pack
 from omnizmq.trace.store import TraceWriter
@@ -127,6 +127,14 @@ def test_an_unknown_request_or_deployment_is_one_line_and_exit_code_1(arguments:
     assert json.loads(result.stdout)["error"]["code"] == "not_found"
     assert result.stderr.startswith(line)
     assert result.stderr.count("\n") == 1
+
+
+def test_where_rows_were_lost_an_unknown_request_may_have_been_among_them() -> None:
+    database = Database(state_dir("d") / FILE_NAME, token="t", pid=1)
+    database.add([], [Loss(2, 1, 2, "disk full"), Loss(3, 1, 2, "too slow"), Loss(4, 5, 6, "disk full")], wall_ns=1)
+    database.close()
+    line = "no request with id 'nobody' is known; 9 rows could not be stored (disk full, too slow), perhaps all its own"
+    assert run("nobody").stderr == f"omnizmq trace: {line}\n"
 
 
 def test_with_nothing_stored_at_all_it_says_so() -> None:

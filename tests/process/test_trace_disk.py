@@ -1,0 +1,137 @@
+"""A disk that is full, read-only or stuck costs rows of the trace, and no request anything (T1).
+
+The disk is a real one, small and of its own: a file system in memory, mounted where the deployment keeps its state.
+"""
+
+from __future__ import annotations
+
+import itertools
+import re
+import subprocess
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+from support.running import Running, eventually, launched, omnizmq
+
+from omnizmq import Client
+from omnizmq.runtime import state_dir
+from omnizmq.trace import database
+from omnizmq.trace.store import TraceReader
+
+pytestmark = pytest.mark.usefixtures("no_leaks")
+
+NAME = "synthetic"
+REQUESTS = 300
+"""More lines of the log than fit into a pipe that nobody reads, were each complained of there."""
+
+
+@pytest.fixture
+def disk(home: Path) -> Iterator[Path]:  # noqa: ARG001 (its environment)
+    """The state directory of the deployment, on a disk of 1 MiB."""
+    path = state_dir(NAME)
+    mounted = subprocess.run(["mount", "-t", "tmpfs", "-o", "size=1m", "tmpfs", path], capture_output=True, check=False)
+    if mounted.returncode != 0:
+        pytest.skip("only root can mount a file system")
+    yield path
+    subprocess.run(["umount", path], check=True)
+
+
+def fill(disk: Path) -> None:
+    """To the last page, also where something has made room meanwhile."""
+    with pytest.raises(OSError, match="No space left"), (disk / "filler").open("ab", buffering=0) as filler:
+        filler.writelines(itertools.repeat(bytes(4096)))
+
+
+@contextmanager
+def read_only(path: Path) -> Iterator[None]:
+    """A file that even root cannot write."""
+    if subprocess.run(["chattr", "+i", path], capture_output=True, check=False).returncode != 0:
+        pytest.skip("only root can make a file immutable, and only on some file systems")
+    try:
+        yield
+    finally:
+        subprocess.run(["chattr", "-i", path], check=True)
+
+
+def tracing(running: Running) -> dict[str, Any]:
+    found: dict[str, Any] = running.status()["trace"]
+    return found
+
+
+def ask(name: str, requests: int, external_id: str) -> None:
+    """One after the other; each has to be whole."""
+    with Client.connect(name) as client:
+        for _ in range(requests):
+            *_, last = client.generate("one two three", request_id=external_id, modalities=["text"])
+            assert last.finish_reason == "stop"
+
+
+def events(running: Running, id_: str) -> list[str]:
+    return [event["event"] for event in running.trace(id_)["events"]]
+
+
+def test_t1_a_full_disk_costs_no_request_anything_and_the_trace_says_what_it_lost(disk: Path) -> None:
+    with launched(NAME) as running:
+        ask(running.name, 1, "before")
+        assert events(running, "before")[-1] == "cleaned"
+        for _ in range(5):  # a database that is closed for its failure may give some room back
+            fill(disk)
+            ask(running.name, REQUESTS // 5, "meanwhile")
+        assert tracing(running)["failure"]
+        (disk / "filler").unlink()
+        assert "dropped" not in events(running, "before")  # it had ended
+        assert eventually(lambda: not tracing(running)["failure"])  # it notices by itself, to record the loss
+        lost = tracing(running)["rows_dropped"]
+        assert lost > REQUESTS
+        ask(running.name, 1, "after")
+        assert "dropped" not in events(running, "after")
+        assert running.stop() == 0
+    with TraceReader(disk / database.FILE_NAME) as reader:
+        assert sum(loss.rows for loss in reader.losses()) == lost
+
+
+SLOWLY = "stage.thinker.options={echo = true, interval_ms = 20.0}"
+LONG = " ".join(f"w{number}" for number in range(300))
+"""So made, some seconds: longer than a disk that does not answer is waited for."""
+
+
+@pytest.mark.usefixtures("home")
+def test_t1_a_stuck_disk_costs_no_request_anything_and_the_trace_says_what_it_lost() -> None:
+    """Another process's lock stands for a disk that does not answer."""
+    with launched(NAME, SLOWLY) as running, Client.connect(running.name) as client:
+        outputs = client.generate(LONG, request_id="meanwhile", modalities=["text"])
+        next(outputs)
+        assert eventually(lambda: omnizmq("trace", "meanwhile").returncode == 0)
+        lock = database.connect(state_dir(NAME) / database.FILE_NAME, mode="rw")
+        lock.execute("BEGIN IMMEDIATE")
+        ask(running.name, 1, "lost")
+        assert eventually(lambda: tracing(running)["rows_dropped"] > 0)
+        ask(running.name, 1, "later")
+        lock.execute("ROLLBACK")
+        lock.close()
+        assert eventually(lambda: not tracing(running)["failure"])
+        *_, last = outputs
+        assert last.finish_reason == "stop"
+        assert "dropped" in events(running, "meanwhile")
+        unknown = omnizmq("trace", "lost", "--connect", NAME)
+        assert unknown.returncode == 1
+        assert re.fullmatch(
+            r"omnizmq trace: no request with id 'lost' is known in the trace of synthetic; "
+            r"[0-9]+ rows could not be stored \(database is locked.*\), perhaps all its own\n",
+            unknown.stderr,
+        )
+        assert running.stop() == 0
+
+
+@pytest.mark.usefixtures("home")
+def test_t1_a_read_only_trace_costs_no_request_anything_and_is_complained_of() -> None:
+    path = state_dir(NAME) / database.FILE_NAME
+    database.Database(path, token="t", pid=1).close()
+    with read_only(path), launched(NAME) as running:
+        ask(running.name, 3, "meanwhile")
+        assert eventually(lambda: tracing(running)["rows_dropped"] > 0)
+        assert "readonly" in tracing(running)["failure"]
+        assert running.stop() == 0
