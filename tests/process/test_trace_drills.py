@@ -74,7 +74,7 @@ def test_t2_an_engine_that_is_in_one_step_for_long_is_named_and_so_is_its_death(
             kill(pid, signal.SIGKILL)
             error = await asking.error()
             assert (error is None) == aborted
-            right = case.ended("aborted") if aborted else replace(case.ended("replica_lost"), says=("SIGKILL",))
+            right = case.ended("aborted") if aborted else replace(case.ended("replica_lost"))
             found |= await ended(watch, case.id, right)
             await back(client, case.replica, 2 + (count % 2 if number > 1 else 0))
         return found
@@ -145,7 +145,7 @@ def test_t2_a_replica_that_dies_is_named_where_there_is_no_second_try(number: in
         for count, case in enumerate(cases("crash", number)):
             asking = ask(client, case)
             assert await asking.error() is not None
-            right = replace(case.ended("replica_lost"), boundaries=(), says=("SIGKILL",))
+            right = replace(case.ended("replica_lost"), boundaries=())
             found |= await ended(watch, case.id, right)
             await back(client, case.replica, 2 + (count % 2 if number > 1 else 0))
         return found
@@ -161,7 +161,7 @@ def test_t2_a_request_whose_replica_died_waits_for_it_to_be_back(stage: str) -> 
     async def drill(watch: Watch, client: AsyncClient, _: Running) -> Found:
         asking = ask(client, case)
         document = await watch.when(case.id, lambda seen: "redriven" in events(seen) and (seen["live"] or {})["queue"])
-        again = Expected(("redrive",), stage, case.replica, owner="router", boundaries=("queued",), says=("SIGKILL",))
+        again = Expected(("redrive",), stage, case.replica, owner="router", boundaries=("queued",))
         watch.judge(case.id, "waiting", document, again)
         await client.abort(case.id)
         assert await asking.error() is None
