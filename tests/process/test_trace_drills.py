@@ -18,6 +18,7 @@ from support.trace_drill import (
     Case,
     Found,
     alone_unfinished,
+    answer,
     ask,
     cases,
     drilled,
@@ -43,18 +44,28 @@ WHERE = pytest.mark.parametrize("number", [1, 3])
 
 @WHERE
 def test_t2_an_engine_that_makes_nothing_more_is_named(number: int) -> None:
+    """At once, and after it has lasted."""
+
     async def drill(watch: Watch, client: AsyncClient, _: Running) -> Found:
         asked = {case: ask(client, case) for case in cases("silent", number, modalities=True)}
+        for case in asked:
+            watch.judge(case.id, "stuck", await watch.when(case.id, case.stands), case.expected("engine"))
+        for case in asked:
+            document = await watch.when(case.id, lambda seen, at=case: stands_for_long(seen, at))
+            watch.judge(case.id, "stuck for long", document, case.expected("engine"))
         found = {}
         for case, asking in asked.items():
-            document = await watch.when(case.id, case.stands)
-            watch.judge(case.id, "stuck", document, case.expected("engine"))
             await client.abort(case.id)
             assert await asking.error() is None
             found |= await ended(watch, case.id, case.ended("aborted"))
         return found
 
     drilled((*CALM, *struck("silent_at", number)), drill)
+
+
+def stands_for_long(document: Document, case: Case) -> bool:
+    said = answer(document, case.stage)
+    return case.stands(document) and said is not None and said["at_ns"] - said["made_ns"] > STEP_NS
 
 
 @WHERE
@@ -74,7 +85,7 @@ def test_t2_an_engine_that_is_in_one_step_for_long_is_named_and_so_is_its_death(
             kill(pid, signal.SIGKILL)
             error = await asking.error()
             assert (error is None) == aborted
-            right = case.ended("aborted") if aborted else replace(case.ended("replica_lost"))
+            right = case.ended("aborted") if aborted else case.ended("replica_lost")
             found |= await ended(watch, case.id, right)
             await back(client, case.replica, 2 + (count % 2 if number > 1 else 0))
         return found
