@@ -16,10 +16,13 @@ from support.trace_drill import (
     CALM,
     STEP_NS,
     Case,
+    Found,
     alone_unfinished,
+    answer,
     ask,
     cases,
     drilled,
+    ended,
     engine,
     events,
     in_long_step,
@@ -33,40 +36,43 @@ from omnizmq.errors import DeadlineExceededError
 
 pytestmark = pytest.mark.usefixtures("no_leaks")
 
-LOOKED_S = 2.0
+LOOKED_S = 1.5
 """A deadline behind which nobody looks any more: the looks before it take some tenths of a second."""
 
 WHERE = pytest.mark.parametrize("number", [1, 3])
 
 
-async def after(watch: Watch, case: Case, expected: Expected) -> tuple[str, Expected]:
-    """Look again when it has ended."""
-    watch.judge(case.id, "ended", await watch.when(case.id, over), expected)
-    return case.id, expected
-
-
 @WHERE
 def test_t2_an_engine_that_makes_nothing_more_is_named(number: int) -> None:
-    async def drill(watch: Watch, client: AsyncClient, _: Running) -> dict[str, Expected]:
+    """At once, and after it has lasted."""
+
+    async def drill(watch: Watch, client: AsyncClient, _: Running) -> Found:
         asked = {case: ask(client, case) for case in cases("silent", number, modalities=True)}
+        for case in asked:
+            watch.judge(case.id, "stuck", await watch.when(case.id, case.stands), case.expected("engine"))
+        for case in asked:
+            document = await watch.when(case.id, lambda seen, at=case: stands_for_long(seen, at))
+            watch.judge(case.id, "stuck for long", document, case.expected("engine"))
         found = {}
         for case, asking in asked.items():
-            document = await watch.when(case.id, case.stands)
-            watch.judge(case.id, "stuck", document, case.expected("engine"))
             await client.abort(case.id)
             assert await asking.error() is None
-            id_, expected = await after(watch, case, case.ended("aborted"))
-            found[id_] = expected
+            found |= await ended(watch, case.id, case.ended("aborted"))
         return found
 
     drilled((*CALM, *struck("silent_at", number)), drill)
+
+
+def stands_for_long(document: Document, case: Case) -> bool:
+    said = answer(document, case.stage)
+    return case.stands(document) and said is not None and said["at_ns"] - said["made_ns"] > STEP_NS
 
 
 @WHERE
 def test_t2_an_engine_that_is_in_one_step_for_long_is_named_and_so_is_its_death(number: int) -> None:
     """Middle: it is killed. Last: its request is aborted, which nobody confirms, and then it is killed."""
 
-    async def drill(watch: Watch, client: AsyncClient, _: Running) -> dict[str, Expected]:
+    async def drill(watch: Watch, client: AsyncClient, _: Running) -> Found:
         found = {}
         for count, case in enumerate(cases("hang", number)):
             asking = ask(client, case)
@@ -79,9 +85,8 @@ def test_t2_an_engine_that_is_in_one_step_for_long_is_named_and_so_is_its_death(
             kill(pid, signal.SIGKILL)
             error = await asking.error()
             assert (error is None) == aborted
-            right = case.ended("aborted") if aborted else replace(case.ended("replica_lost"), says=("SIGKILL",))
-            id_, expected = await after(watch, case, right)
-            found[id_] = expected
+            right = case.ended("aborted") if aborted else case.ended("replica_lost")
+            found |= await ended(watch, case.id, right)
             await back(client, case.replica, 2 + (count % 2 if number > 1 else 0))
         return found
 
@@ -103,7 +108,7 @@ async def aborting(watch: Watch, client: AsyncClient, case: Case) -> None:
 def test_t2_a_long_step_is_said_while_it_lasts(number: int) -> None:
     """It lasts a second, and then its request goes on. Where nobody looked in time, another one is asked."""
 
-    async def drill(watch: Watch, client: AsyncClient, _: Running) -> dict[str, Expected]:
+    async def drill(watch: Watch, client: AsyncClient, _: Running) -> Found:
         found = {}
         for case in cases("slow", number):
             right = Expected(("complete",), complete=True, boundaries=("terminal",))
@@ -115,8 +120,7 @@ def test_t2_a_long_step_is_said_while_it_lasts(number: int) -> None:
                 if in_time:
                     watch.judge(one.id, "in the step", document, one.expected("engine", "stuck_step"))
                 assert await asking.error() is None
-                id_, expected = await after(watch, one, right)
-                found[id_] = expected
+                found |= await ended(watch, one.id, right)
                 if in_time:
                     break
             else:
@@ -133,14 +137,13 @@ def in_step(document: Document, case: Case) -> bool:
 
 @WHERE
 def test_t2_a_stage_that_fails_is_named_with_its_error(number: int) -> None:
-    async def drill(watch: Watch, client: AsyncClient, _: Running) -> dict[str, Expected]:
+    async def drill(watch: Watch, client: AsyncClient, _: Running) -> Found:
         asked = {case: ask(client, case) for case in cases("fail", number, modalities=True)}
         found = {}
         for case, asking in asked.items():
             assert await asking.error() is not None
             right = replace(case.ended("stage_error"), boundaries=(), says=(f"told to fail at output {number}",))
-            id_, expected = await after(watch, case, right)
-            found[id_] = expected
+            found |= await ended(watch, case.id, right)
         return found
 
     drilled((*CALM, *struck("fail_at", number)), drill)
@@ -148,14 +151,13 @@ def test_t2_a_stage_that_fails_is_named_with_its_error(number: int) -> None:
 
 @WHERE
 def test_t2_a_replica_that_dies_is_named_where_there_is_no_second_try(number: int) -> None:
-    async def drill(watch: Watch, client: AsyncClient, _: Running) -> dict[str, Expected]:
+    async def drill(watch: Watch, client: AsyncClient, _: Running) -> Found:
         found = {}
         for count, case in enumerate(cases("crash", number)):
             asking = ask(client, case)
             assert await asking.error() is not None
-            right = replace(case.ended("replica_lost"), boundaries=(), says=("SIGKILL",))
-            id_, expected = await after(watch, case, right)
-            found[id_] = expected
+            right = replace(case.ended("replica_lost"), boundaries=())
+            found |= await ended(watch, case.id, right)
             await back(client, case.replica, 2 + (count % 2 if number > 1 else 0))
         return found
 
@@ -167,14 +169,14 @@ def test_t2_a_request_whose_replica_died_waits_for_it_to_be_back(stage: str) -> 
     """It is not back for an hour."""
     case = next(one for one in cases("crash", 3) if one.stage == stage)
 
-    async def drill(watch: Watch, client: AsyncClient, _: Running) -> dict[str, Expected]:
+    async def drill(watch: Watch, client: AsyncClient, _: Running) -> Found:
         asking = ask(client, case)
         document = await watch.when(case.id, lambda seen: "redriven" in events(seen) and (seen["live"] or {})["queue"])
-        again = Expected(("redrive",), stage, case.replica, owner="router", boundaries=("queued",), says=("SIGKILL",))
+        again = Expected(("redrive",), stage, case.replica, owner="router", boundaries=("queued",))
         watch.judge(case.id, "waiting", document, again)
         await client.abort(case.id)
         assert await asking.error() is None
-        return dict([await after(watch, case, replace(again, causes=("aborted",), owner=None, says=()))])
+        return await ended(watch, case.id, replace(again, causes=("aborted",), owner=None, says=()))
 
     long = ("router.restart_delay_s=3600", "router.max_restart_delay_s=3600", "router.redrive_wait_s=7200")
     drilled((*CALM, *long, "router.redrive=wait", *struck("crash_at", 3)), drill)
@@ -183,13 +185,12 @@ def test_t2_a_request_whose_replica_died_waits_for_it_to_be_back(stage: str) -> 
 def test_t2_a_request_that_was_driven_again_says_what_the_first_attempt_was_lost_to() -> None:
     once = [f"stage.{stage}.options.fault_once=true" for stage in STAGES]
 
-    async def drill(watch: Watch, client: AsyncClient, _: Running) -> dict[str, Expected]:
+    async def drill(watch: Watch, client: AsyncClient, _: Running) -> Found:
         found = {}
         for case in cases("crash", 1):
             assert await ask(client, case).error() is None
             lost = Expected(("complete",), complete=True, boundaries=("terminal",), says=(f"{case.stage}/", "attempt"))
-            id_, expected = await after(watch, case, lost)
-            found[id_] = expected
+            found |= await ended(watch, case.id, lost)
             for number in (0, 1):
                 await ready(client, f"{case.stage}/{number}")
         return found
@@ -203,7 +204,7 @@ def test_t2_a_report_that_withholds_the_terminal_is_named(stage: str) -> None:
     whole = [Case(f"late-{stage}", stage, 4, 3), Case(f"late-{stage}-audio", stage, 4, 3, ("audio",))]
     whole += [Case(f"late-{stage}-text", stage, 4, 3, ("text",))] if stage == "thinker" else []
 
-    async def drill(watch: Watch, client: AsyncClient, _: Running) -> dict[str, Expected]:
+    async def drill(watch: Watch, client: AsyncClient, _: Running) -> Found:
         asked = {case: ask(client, case) for case in whole}
         found = {}
         for case, asking in asked.items():
@@ -211,8 +212,7 @@ def test_t2_a_report_that_withholds_the_terminal_is_named(stage: str) -> None:
             watch.judge(case.id, "withheld", document, replace(case.expected("report"), boundaries=("withheld",)))
             await client.abort(case.id)
             assert await asking.error() is None
-            id_, expected = await after(watch, case, replace(case.ended("aborted"), boundaries=("withheld",)))
-            found[id_] = expected
+            found |= await ended(watch, case.id, replace(case.ended("aborted"), boundaries=("withheld",)))
         return found
 
     drilled((*CALM, f"stage.{stage}.options.terminal_delay_ms=3600000"), drill)
@@ -226,7 +226,7 @@ def withheld(document: Document, case: Case) -> bool:
 def test_t2_a_report_that_was_given_up_is_named(stage: str) -> None:
     case = Case(f"late-{stage}", stage, 4, 3)
 
-    async def drill(watch: Watch, client: AsyncClient, _: Running) -> dict[str, Expected]:
+    async def drill(watch: Watch, client: AsyncClient, _: Running) -> Found:
         assert await ask(client, case).error() is None
         right = Expected(("complete",), stage, case.replica, complete=True, boundaries=("terminal",), says=("usage",))
         document = await watch.when(case.id, lambda seen: seen["state"] == "ended")
@@ -240,20 +240,18 @@ def test_t2_a_report_that_was_given_up_is_named(stage: str) -> None:
 @pytest.mark.parametrize("stage", STAGES)
 @pytest.mark.parametrize(("option", "number"), [("first_delay_ms", 1), ("interval_ms", 2)])
 def test_t2_an_engine_that_takes_its_time_is_named(stage: str, option: str, number: int) -> None:
-    """Nothing is asked of it before its time has come."""
-    wanted = (("text", "audio"), ("audio",))
-    whole = [Case(f"long-{stage}-{len(asked)}", stage, number, 3, asked, begun="input_ready") for asked in wanted]
+    """Nothing is asked of it before its time has come. One request is aborted, one runs into its deadline."""
+    both = Case(f"long-{stage}", stage, number, 3, begun="input_ready")
+    audio = replace(both, id=f"long-{stage}-audio", modalities=("audio",))
 
-    async def drill(watch: Watch, client: AsyncClient, _: Running) -> dict[str, Expected]:
-        asked = {case: ask(client, case, deadline_s=LOOKED_S) for case in whole}
-        found = {}
-        for case in asked:
-            document = await watch.when(case.id, case.stands)
-            watch.judge(case.id, "stuck", document, case.expected("engine"))
-        for case, asking in asked.items():
-            assert isinstance(await asking.error(), DeadlineExceededError)
-            id_, expected = await after(watch, case, case.ended("deadline_exceeded"))
-            found[id_] = expected
-        return found
+    async def drill(watch: Watch, client: AsyncClient, _: Running) -> Found:
+        asking, late = ask(client, both), ask(client, audio, deadline_s=LOOKED_S)
+        for case in (audio, both):
+            watch.judge(case.id, "stuck", await watch.when(case.id, case.stands), case.expected("engine"))
+        await client.abort(both.id)
+        assert await asking.error() is None
+        found = await ended(watch, both.id, both.ended("aborted"))
+        assert isinstance(await late.error(), DeadlineExceededError)
+        return found | await ended(watch, audio.id, audio.ended("deadline_exceeded"))
 
     drilled((*CALM, f"stage.{stage}.options.{option}=3600000"), drill)

@@ -7,16 +7,30 @@ from __future__ import annotations
 import asyncio
 import resource
 import signal
-from collections.abc import AsyncIterator, Iterator
-from contextlib import asynccontextmanager, contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from support.drill import STAGES, bound_together, replica, status_when, words
+from support.drill import STAGES, back, bound_together, replica, status_when, stopped, stopped_process, words
 from support.drill_caller import caller
 from support.running import Asking, Running, kill, omnizmq
-from support.trace_drill import CALM, Case, answer, ask, drilled, events, in_long_step, made, over, steps, struck
+from support.trace_drill import (
+    CALM,
+    Case,
+    Found,
+    answer,
+    ask,
+    does_not_answer,
+    drilled,
+    ended,
+    events,
+    in_long_step,
+    made,
+    over,
+    steps,
+    still_unregistered,
+    struck,
+)
 from support.trace_watch import Document, Expected, Watch
 
 from omnizmq import AsyncClient
@@ -24,31 +38,9 @@ from omnizmq.errors import SlowReaderError
 
 pytestmark = pytest.mark.usefixtures("no_leaks")
 
-Found = dict[str, Expected]
 COMPLETE = Expected(("complete",), complete=True, boundaries=("terminal",))
 SILENT = struck("silent_at", 2)
 """`hold-at-talker-…` keeps its place in the Talker, and makes nothing more."""
-
-
-@asynccontextmanager
-async def stopped(client: AsyncClient, id_: str) -> AsyncIterator[None]:
-    pid = (await replica(client, id_))["pid"]
-    with stopped_process(pid):
-        yield
-
-
-@contextmanager
-def stopped_process(pid: int) -> Iterator[None]:
-    kill(pid, signal.SIGSTOP)
-    try:
-        yield
-    finally:
-        with suppress(ProcessLookupError):  # it may have been given up
-            kill(pid, signal.SIGCONT)
-
-
-def does_not_answer(document: Document, replica_id: str) -> bool:
-    return "received" in events(document) and replica_id in (document["live"] or {"silent": []})["silent"]
 
 
 async def aborted(watch: Watch, client: AsyncClient, asking: Asking, id_: str, right: Expected) -> Found:
@@ -56,11 +48,6 @@ async def aborted(watch: Watch, client: AsyncClient, asking: Asking, id_: str, r
     await client.abort(id_)
     assert await asking.error() is None
     return await ended(watch, id_, replace(right, causes=("aborted",), owner=None, says=()))
-
-
-async def ended(watch: Watch, id_: str, right: Expected) -> Found:
-    watch.judge(id_, "ended", await watch.when(id_, over), right)
-    return {id_: right}
 
 
 class TestStoppedProcesses:
@@ -102,14 +89,18 @@ class TestStoppedProcesses:
 
         drilled((*CALM, "stage.thinker.options.interval_ms=20"), drill)
 
-    @pytest.mark.parametrize("stage", STAGES)
-    def test_t2_a_stopped_worker_that_was_given_up(self, stage: str) -> None:
+    def test_t2_a_stopped_worker_that_was_given_up(self) -> None:
         async def drill(watch: Watch, client: AsyncClient, _: Running) -> Found:
-            asking = Asking(client, words("w", 1000), request_id="given-up")
-            await asking.has(4)
-            async with stopped(client, f"{stage}/0"):
-                assert await asking.error() is not None
-            return await ended(watch, "given-up", Expected(("replica_lost",), stage, f"{stage}/0"))
+            found = {}
+            for stage in STAGES:
+                id_ = f"given-up-{stage}"
+                asking = Asking(client, words("w", 1000), request_id=id_)
+                await asking.has(4)
+                async with stopped(client, f"{stage}/0"):
+                    assert await asking.error() is not None
+                found |= await ended(watch, id_, Expected(("replica_lost",), stage, f"{stage}/0"))
+                await back(client, f"{stage}/0", 2)
+            return found
 
         late = ("router.heartbeat_timeout_s=1", "router.redrive=never", "stage.thinker.options.interval_ms=20")
         drilled((*CALM, *late), drill)
@@ -128,10 +119,6 @@ class TestStoppedProcesses:
             return await aborted(watch, client, asking, case.id, case.expected("engine"))
 
         drilled((*CALM, *SILENT), drill)
-
-
-def still_unregistered(document: Document, stage: str) -> bool:
-    return does_not_answer(document, f"{stage}/0") and "submitted" in steps(document, stage)
 
 
 def unconfirmed(document: Document, stage: str) -> bool:

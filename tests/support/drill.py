@@ -9,8 +9,8 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
-from collections.abc import AsyncIterator, Callable, Sequence
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from contextlib import asynccontextmanager, contextmanager, suppress
 from typing import Any
 
 import numpy as np
@@ -182,6 +182,24 @@ async def back(client: AsyncClient, id_: str, incarnation: int) -> None:
     async with asyncio.timeout(LIMIT_S):
         while ((one := await replica(client, id_))["state"], one["incarnation"]) != ("ready", incarnation):
             await asyncio.sleep(0.02)
+
+
+@asynccontextmanager
+async def stopped(client: AsyncClient, id_: str) -> AsyncIterator[None]:
+    """The replica's process is, in here."""
+    pid = (await replica(client, id_))["pid"]
+    with stopped_process(pid):
+        yield
+
+
+@contextmanager
+def stopped_process(pid: int) -> Iterator[None]:
+    os.kill(pid, signal.SIGSTOP)
+    try:
+        yield
+    finally:
+        with suppress(ProcessLookupError):  # it may have been given up
+            os.kill(pid, signal.SIGCONT)
 
 
 async def ready(client: AsyncClient, id_: str) -> None:

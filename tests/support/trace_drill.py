@@ -25,6 +25,9 @@ CALM = (
 )
 """Nobody is given up while it is looked at."""
 
+Found = dict[str, Expected]
+"""What is right of requests that have ended, by their ids."""
+
 STEP_NS = 1_100_000_000
 """A step that has taken so long is one to be named."""
 
@@ -106,9 +109,10 @@ def made(document: Document, stage: str) -> int | None:
     said = answer(document, stage)
     if said is None or "registered" not in steps(document, stage):
         return None
-    given = [said["outputs"]] if said["caller"] is not None else []
+    given = [] if said["caller"] is None else [said["outputs"]]
     count = max([*given, *(edge["made"] for edge in said["edges"])], default=0)
-    return count if not count or "first_output" in steps(document, stage) else None
+    known = "first_output" if said["caller"] is None else "published"
+    return count if not count or known in steps(document, stage) else None
 
 
 def engine(document: Document, stage: str) -> tuple[str, int]:
@@ -131,6 +135,14 @@ def alone_unfinished(document: Document, stage: str) -> bool:
 def over(document: Document) -> bool:
     """It has ended, and every stage has said so."""
     return document["state"] == "ended" and "cleaned" in events(document)
+
+
+def does_not_answer(document: Document, replica_id: str) -> bool:
+    return "received" in events(document) and replica_id in (document["live"] or {"silent": []})["silent"]
+
+
+def still_unregistered(document: Document, stage: str) -> bool:
+    return does_not_answer(document, f"{stage}/0") and "submitted" in steps(document, stage)
 
 
 def cases(fault: str, number: int, *, modalities: bool = False) -> Iterator[Case]:
@@ -160,15 +172,20 @@ def ask(client: AsyncClient, case: Case, **options: Any) -> Asking:
     return Asking(client, case.prompt, request_id=case.id, modalities=list(case.modalities), **options)
 
 
+async def ended(watch: Watch, id_: str, right: Expected) -> Found:
+    watch.judge(id_, "ended", await watch.when(id_, over), right)
+    return {id_: right}
+
+
 def drilled(
     sets: Sequence[str],
-    drill: Callable[[Watch, AsyncClient, Running], Awaitable[dict[str, Expected]]],
+    drill: Callable[[Watch, AsyncClient, Running], Awaitable[Found]],
     config: str = "synthetic",
 ) -> None:
     """A deployment of its own, drilled and stopped. `drill` returns what is right of the requests that have ended: when
     nothing of the deployment is left, their traces still say it."""
 
-    async def whole(deployment: Running, watch: Watch) -> dict[str, Expected]:
+    async def whole(deployment: Running, watch: Watch) -> Found:
         async with AsyncClient.connect(deployment.name) as client:
             try:
                 return await drill(watch, client, deployment)
