@@ -17,7 +17,7 @@ PROVEN = {
     statement: re.findall(r"`([^`]+)`", line)
     for statement, line in re.findall(r"^- \*\*([A-Z]\d)\*\* (.+)$", PAGE, re.MULTILINE)
 }
-PARTLY = {"T1", "T2"}
+PARTLY: set[str] = set()
 HOLDING = sorted(STATES.keys() - PARTLY)
 COUNTS = {"I": 3, "P": 5, "S": 4, "R": 5, "C": 6, "A": 8, "F": 6, "B": 4, "W": 3, "T": 2}
 MUTATIONS = load()
