@@ -28,7 +28,7 @@ prove: $(VENV)/.dev
 
 # What the router orders now becomes what the scenarios expect (docs/replay.md): read the difference.
 scenarios: $(VENV)/.dev
-	for file in tests/scenarios/*.jsonl; do $(BIN)/omnizmq replay $$file --scenario $$file || exit 1; done
+	for file in tests/scenarios/*.jsonl; do $(BIN)/omnizmq replay $$file --questions --scenario $$file || exit 1; done
 
 lint: $(VENV)/.dev
 	$(BIN)/ruff format --check .

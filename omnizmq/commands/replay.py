@@ -12,8 +12,8 @@ import click
 from omnizmq.errors import InvalidRequestError
 
 if TYPE_CHECKING:
-    from omnizmq.recording import scenario
     from omnizmq.recording.file import Recording
+    from omnizmq.recording.needed import Events
     from omnizmq.recording.replayer import Step
 
 
@@ -24,7 +24,8 @@ if TYPE_CHECKING:
 @click.option("--show", type=click.IntRange(min=1), metavar="N", help="Show event N and all its commands.")
 @click.option("--request", metavar="ID", help="Only this request: what --commands lists, what --scenario keeps.")
 @click.option("--commands", "listed", is_flag=True, help="List the events and their commands, a line each.")
-@click.option("--scenario", "made", type=click.Path(path_type=Path), metavar="OUT", help="Write a scenario test.")
+@click.option("--scenario", "made", type=click.Path(path_type=Path), metavar="OUT", help="Write a scenario: the least.")
+@click.option("--questions", is_flag=True, help="Keep what status and trace asked in the scenario.")
 def replay(
     file: Path,
     as_json: bool,
@@ -33,6 +34,7 @@ def replay(
     request: str | None,
     listed: bool,
     made: Path | None,
+    questions: bool,
 ) -> int:
     """Feed FILE, a recording of `omnizmq launch --record FILE`, to a fresh router; show the first difference.
 
@@ -41,19 +43,19 @@ def replay(
     from omnizmq.recording import file as recordings
     from omnizmq.recording.replayer import replay as replayed
 
+    if questions and made is None:
+        raise InvalidRequestError("--questions: it is about what --scenario writes; name that file too")
     recording = recordings.read(file)
     events = list(recordings.events(recording))[:until]
     steps = list(replayed(recording.config, events))
     request_id = None if request is None else _request_id(steps, request)
-    if made is not None:
-        _write_scenario(made, recording, events, request_id)
     document = _document(recording, steps)
     if show is not None:
         document["event"] = _shown(steps, show)
     if listed:
         document["listed"] = [_listed(step) for step in steps if _concerns(step, request_id)]
     if made is not None:
-        document["scenario"] = str(made)
+        document["scenario"] = _write_scenario(made, recording, events, request_id, questions)
     click.echo(json.dumps(document, indent=2) if as_json else _render(document))
     return 0 if document["same"] or made is not None else 1
 
@@ -67,17 +69,31 @@ def _request_id(steps: list[Step], id_: str) -> str:
     return found[-1]
 
 
-def _write_scenario(path: Path, recording: Recording, events: scenario.Events, request_id: str | None) -> None:
+def _write_scenario(
+    path: Path, recording: Recording, events: Events, request_id: str | None, questions: bool
+) -> dict[str, Any]:
     """A scenario's orders are this omnizmq's, whatever was recorded: that is how one is brought up to date."""
     import omnizmq
     from omnizmq.recording import file as recordings
     from omnizmq.recording import scenario
 
-    config = recording.config
-    lines = scenario.whole(config, events) if request_id is None else scenario.of_request(config, events, request_id)
-    about = recording.header.about
+    config, about, beside = recording.config, recording.header.about, []
+    if request_id is None:
+        lines = scenario.whole(config, events, questions=questions)
+    else:
+        lines = scenario.of_request(config, events, request_id, questions=questions)
+        beside = scenario.others(lines, request_id)
+        about = about or f"{request_id}{_beside(beside)}"
     header = recordings.header(config, version=omnizmq.__version__, started=0, about=about)
-    path.write_bytes(recordings.whole(header, lines, "this is all of the scenario"))
+    try:
+        path.write_bytes(recordings.whole(header, lines, "this is all of the scenario"))
+    except OSError as error:
+        raise InvalidRequestError(f"--scenario {path}: cannot be written: {error.strerror}") from None
+    return {"file": str(path), "events": len(lines), "beside": beside}
+
+
+def _beside(others: list[str]) -> str:
+    return f"; it depends on {', '.join(others)}" if others else ""
 
 
 def _document(recording: Recording, steps: list[Step]) -> dict[str, Any]:
@@ -140,14 +156,16 @@ def _named(tree: dict[str, Any]) -> str:
 
 def _render(document: dict[str, Any]) -> str:
     lines = [
-        f"{step['n']:>6}  {step['input']}" + "".join(f"\n          -> {command}" for command in step["commands"])
+        f"{step['n']:>6}  {step['input']}"
+        + ("".join(f"\n          -> {command}" for command in step["commands"]) or "\n          (no commands)")
         for step in document.get("listed", ())
     ]
     if "event" in document:
         shown = document["event"]
-        lines += [f"event {shown['n']}: {_line(shown['input'])}", *_compared(shown["expected"], shown["got"])]
+        lines += [f"event {shown['n']}: {_line(shown['input'])}", *_shown_commands(shown["expected"], shown["got"])]
     if "scenario" in document:
-        lines.append(f"{document['scenario']}: written")
+        made = document["scenario"]
+        lines.append(f"{made['file']}: written, {made['events']} events{_beside(made['beside'])}")
     lines.append(_verdict(document))
     return "\n".join(lines)
 
@@ -170,6 +188,18 @@ def _verdict(document: dict[str, Any]) -> str:
             *_compared(parted["expected_commands"], parted["got_commands"]),
         ]
     )
+
+
+def _shown_commands(expected: list[Any], got: list[Any]) -> list[str]:
+    """The router's commands upon one event, and apart from them the facts that go to the trace."""
+    from omnizmq.recording.replayer import commands
+
+    before, now = commands(expected), commands(got)
+    label = "the router's commands" if before == now else "the router's commands (- recorded, + now)"
+    ordered = [f"  {line}" for line in _compared(before, now)]
+    facts = [f"    {_line(order['fact'])}" for order in got if order["$"] == "Record"]
+    lines = [f"  {label}:", *ordered] if ordered else [f"  {label}: none"]
+    return [*lines, "  facts for the trace, which are not compared:", *facts] if facts else lines
 
 
 def _compared(expected: list[Any], got: list[Any]) -> list[str]:

@@ -64,6 +64,12 @@ def test_events_can_be_listed_shown_and_left_out(recording: Path) -> None:
     text = omnizmq("replay", str(recording), "--commands", "--show", str(first)).stdout
     assert f"event {first}: ClientSent(client=" in text
     assert "-> ToWorker SubmitStage code2wav/0" in text
+    assert "\n          (no commands)\n" in text
+    label, facts = (
+        text.index("  the router's commands:\n"),
+        text.index("  facts for the trace, which are not compared:\n"),
+    )
+    assert label < text.index("ToWorker(replica=code2wav/0", label) < facts < text.index("event=asked", facts)
 
 
 def test_one_command_makes_a_scenario_of_one_request(recording: Path, tmp_path: Path) -> None:
@@ -76,6 +82,56 @@ def test_one_command_makes_a_scenario_of_one_request(recording: Path, tmp_path: 
     assert len(lines) < len(file.read(recording).lines)
     assert "one-" in made.read_text()
     assert "two-" not in made.read_text()
+
+
+FAULTS = (
+    "router.heartbeat_interval_s=0.2",
+    "router.redrive=never",
+    "stage.talker.options.silent_at=2",
+    "stage.talker.options.fault_only=silent",
+    "stage.code2wav.step_timeout_s=3",
+    "stage.code2wav.options.hang_at=2",
+    "stage.code2wav.options.fault_only=hang",
+)
+
+
+def test_faults_beside_each_other_become_scenarios_of_one_each(tmp_path: Path) -> None:
+    path = tmp_path / "recording.jsonl"
+
+    async def faults(client: AsyncClient) -> None:
+        silent = Asking(client, PROMPT, request_id="silent", deadline_s=15)
+        await until(lambda: len(silent.outputs) > 0)
+        hang = Asking(client, PROMPT, request_id="hang")
+        await until(lambda: len(hang.outputs) > 0)
+        assert (await client.status())["live_requests"] == 2  # it names both
+        assert await client.inspect("silent")
+        assert await hang.error() is not None
+        assert await silent.error() is not None
+
+    with recorded(path, "synthetic", *FAULTS) as deployment:
+        play(deployment, faults)
+        assert deployment.stop() == 0
+    for name, other in (("hang", "silent"), ("silent", "hang")):
+        made = tmp_path / f"{name}.jsonl"
+        done = omnizmq("replay", str(path), "--request", name, "--scenario", str(made), "--json")
+        assert done.returncode == 0, done.stderr
+        assert document(done)["scenario"]["beside"] == []
+        assert document(omnizmq("replay", str(made), "--json"))["same"]
+        found = file.read(made)
+        assert found.header.about.startswith(f"{name}-")
+        frames = [line.event["frame"]["$"] for line in found.lines if "frame" in line.event]
+        assert not set(frames) & {"AskStatus", "AskTrace", "StageAnswer"}
+        assert frames.count("Submit") == 1, f"{other} is not needed"
+        assert any(order["$"] == "KillReplica" for line in found.lines for order in line.effects)
+
+
+def test_a_scenario_that_cannot_be_written_is_said(recording: Path, tmp_path: Path) -> None:
+    done = omnizmq("replay", str(recording), "--scenario", str(tmp_path / "nowhere" / "out.jsonl"))
+    assert (done.returncode, done.stderr.count("\n")) == (2, 1)
+    assert "out.jsonl: cannot be written: No such file or directory" in done.stderr
+    done = omnizmq("replay", str(recording), "--questions")
+    assert (done.returncode, done.stderr.count("\n")) == (2, 1)
+    assert "--questions: it is about what --scenario writes" in done.stderr
 
 
 def test_the_recording_of_a_router_that_was_killed_is_read_to_where_it_was_written(tmp_path: Path) -> None:

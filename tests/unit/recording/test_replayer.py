@@ -10,7 +10,6 @@ from support.pipelines import config
 from support.playbook import RouterPlay, rid
 from support.recordings import RecordedCore, first_difference, parsed, steps
 
-from omnizmq.errors import InvalidRequestError
 from omnizmq.protocol import Abort, Delivery, ErrorInfo, Terminal
 from omnizmq.recording import file, scenario
 from omnizmq.recording.file import Recording
@@ -160,13 +159,11 @@ class TestScenario:
         assert len(ticks) == 1
         assert any(one.get("frame", {}).get("$") == "Terminal" for one in ticks[0].effects)
 
-    def test_who_waits_for_anothers_place_cannot_do_without_it(self) -> None:
+    def test_of_all_is_what_was_recorded(self) -> None:
         play = Recorded(max_inflight=1, max_registered=1, replicas=1)
         for client in ("alice", "bob"):
             play._feed(play.submits(client, client))
         play._feed(play.finishes("thinker/0", rid("alice"), outputs=0))
-        with pytest.raises(InvalidRequestError, match="depends on the requests beside it: leave --request out"):
-            self.made(play, "bob")
         events = list(file.events(play.recording))
         assert [line.effects for line in scenario.whole(play.core.config, events)] == [
             line.effects for line in play.recording.lines
