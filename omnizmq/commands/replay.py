@@ -24,7 +24,13 @@ if TYPE_CHECKING:
 @click.option("--show", type=click.IntRange(min=1), metavar="N", help="Show event N and all its commands.")
 @click.option("--request", metavar="ID", help="Only this request: what --commands lists, what --scenario keeps.")
 @click.option("--commands", "listed", is_flag=True, help="List the events and their commands, a line each.")
-@click.option("--scenario", "made", type=click.Path(path_type=Path), metavar="OUT", help="Write a scenario: the least.")
+@click.option(
+    "--scenario",
+    "made",
+    type=click.Path(path_type=Path),
+    metavar="OUT",
+    help="Write a scenario, the part that is needed.",
+)
 @click.option("--questions", is_flag=True, help="Keep what status and trace asked in the scenario.")
 def replay(
     file: Path,
