@@ -7,10 +7,10 @@ from __future__ import annotations
 
 import datetime
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 import click
 
@@ -44,6 +44,11 @@ class Found(NamedTuple):
         return not self.about.ended and self.about.pid == self.store.pid
 
     @property
+    def lost(self) -> bool:
+        """Whether the process that traced it is gone, and did not end in good order."""
+        return not self.about.ended and self.about.pid != self.store.pid
+
+    @property
     def started(self) -> datetime.datetime:
         """When its deployment first heard of it."""
         return datetime.datetime.fromtimestamp(self.about.wall_ns / 1e9, datetime.UTC)
@@ -60,11 +65,12 @@ class Found(NamedTuple):
 
         return self.may_go_on and Timeline(self.facts).end is None
 
-    def now_ms(self) -> float | None:
-        """Now, on the document's clock."""
+    def now_ms(self, document: Mapping[str, Any]) -> float | None:
+        """When its router gave the live answer that the document holds, or else now; on the document's clock."""
         from omnizmq.trace.timeline import Timeline
 
-        return Timeline(self.facts).ms(time.monotonic_ns())
+        live = document["live"]
+        return Timeline(self.facts).ms(live["now_ns"] if live else time.monotonic_ns())
 
 
 class _Candidate(NamedTuple):

@@ -79,7 +79,7 @@ def _in_place(found: Found) -> Found:
     def draw(now: Found, document: Document) -> None:
         nonlocal latest
         latest = now, document
-        shown = lines(document, console.width, marks_for(sys.stdout), origin=now.origin, now_ms=now.now_ms())
+        shown = lines(document, console.width, marks_for(sys.stdout), origin=now.origin, now_ms=now.now_ms(document))
         seen = shown[-console.height :]  # the verdict is last
         live.update(Group(*(styled(line, console) for line in seen)), refresh=True)
 
@@ -88,7 +88,7 @@ def _in_place(found: Found) -> Found:
             return _until_ended(found, draw)
     finally:
         now, document = latest
-        show(document, sys.stdout, origin=now.origin, now_ms=now.now_ms())
+        show(document, sys.stdout, origin=now.origin, now_ms=now.now_ms(document))
 
 
 class Lines:

@@ -70,7 +70,8 @@ def _look(found: Found, answer: Inspected) -> Look:
     elif answer is not _UNASKED:
         with suppress(OmnizmqError):  # its trace may hold no row of it
             found = again(found)  # what has happened while it was asked
-    document = summarize(found.facts, live=found.may_go_on, inspected=answer.document, router=answer.router)
+    router = "lost" if found.lost else answer.router
+    document = summarize(found.facts, live=found.may_go_on, inspected=answer.document, router=router)
     return Look(found, document)
 
 

@@ -23,7 +23,8 @@ _VERDICT_COLUMNS = 40
 
 
 class Listed(NamedTuple):
-    """A request of a list. `outcome` is its error's code, its finish reason, or "live"."""
+    """A request of a list. `outcome` is its error's code, its finish reason, "live", or "unended" where its deployment
+    is gone and its end is not known; then the duration is that until the last that is known of it."""
 
     found: Found
     duration_ms: float
@@ -31,10 +32,10 @@ class Listed(NamedTuple):
 
 
 def failed(connect: str | None, limit: int) -> list[Listed]:
-    """The newest requests that failed or were refused, the newest first."""
+    """The newest requests that failed, were refused or have no end though their run is over; the newest first."""
 
     def look(store: Store, reader: TraceReader) -> list[Listed]:
-        return _ended(store, reader, reader.failed(limit))
+        return _ended(store, reader, reader.failed(limit, pid=store.pid))
 
     found = _gathered(connect, look)
     return sorted(found, key=lambda one: one.found.about.wall_ns, reverse=True)[:limit]
@@ -65,9 +66,18 @@ def _ended(store: Store, reader: TraceReader, outcomes: Sequence[Outcome]) -> li
     for outcome in outcomes:
         found = _found(store, reader, outcome.request_id)
         if found is not None:
-            reason = outcome.error_code or outcome.finish_reason or "unknown"
-            listed.append(Listed(found, outcome.duration_ms, reason))
+            reason = outcome.error_code or outcome.finish_reason
+            if outcome.duration_ms is None:
+                listed.append(Listed(found, _known_ms(found), reason or "unended"))
+            else:
+                listed.append(Listed(found, outcome.duration_ms, reason or "unknown"))
     return listed
+
+
+def _known_ms(found: Found) -> float:
+    """From its first fact to its last."""
+    times = [fact.at_ns for fact in found.facts]
+    return (max(times, default=0) - min(times, default=0)) / 1e6
 
 
 def _found(store: Store, reader: TraceReader, request_id: str) -> Found | None:

@@ -136,7 +136,7 @@ def _show(found: Found, *, as_json: bool, more: dict[str, Any]) -> None:
         return
     from omnizmq.trace.view import show
 
-    show(document, sys.stdout, origin=found.origin, now_ms=found.now_ms())
+    show(document, sys.stdout, origin=found.origin, now_ms=found.now_ms(document))
 
 
 def _bear(others: int) -> str:

@@ -12,8 +12,9 @@ from dataclasses import replace
 from typing import NamedTuple
 
 from omnizmq.trace.facts import Fact
+from omnizmq.trace.layout import duration
 from omnizmq.trace.live import Answer, Caller, Output
-from omnizmq.trace.scene import LONG_NS, Node, Scene, duration
+from omnizmq.trace.scene import LONG_NS, Node, Scene
 from omnizmq.trace.timeline import number, text
 from omnizmq.trace.wait import Wait, of_node, of_router
 
@@ -36,7 +37,14 @@ def doing(scene: Scene, node: Node) -> str:
     state, since_ns = node.engine
     if state == "stepping" and not scene.moves(since_ns):
         return f", and its engine has been in one step {scene.since(since_ns)}"
-    return {"stepping": ", and its engine computes", "idle": ", and its engine is idle"}.get(state, "")
+    return _DOING.get(state, "")
+
+
+_DOING = {
+    "stepping": ", and its engine computes",
+    "computing": ", and its engine computes in threads of its own",
+    "idle": ", and its engine is idle",
+}
 
 
 class Blame:
@@ -115,7 +123,7 @@ class Blame:
             case "PARKED" | "PAUSED" | "SENDING":
                 return self._held(node, answer, seen)
             case _:
-                return self._step(node) or self._running(node, answer, seen)
+                return self._running(node, answer, seen)
 
     def _slot(self, node: Node, answer: Answer, since_ns: int) -> Wait:
         sentence = (
@@ -137,8 +145,9 @@ class Blame:
         return of_node("report", f"{node.name}'s report", node, since_ns, sentence)
 
     def _running(self, node: Node, answer: Answer, seen: Seen) -> Wait:
-        """Its engine's move, unless that has used up all its input and more may come."""
-        own = self._computes(node, answer.made_ns or node.moved_ns)
+        """Its engine's move, unless that has used up all its input and more may come: then it has nothing to compute
+        for this request, and what its engine does meanwhile, such as a long step, it does for others."""
+        own = self._step(node) or self._computes(node, answer.made_ns or node.moved_ns)
         open_inputs = [edge for edge in answer.inputs if edge.open]
         if not open_inputs or any(edge.taken < edge.received for edge in open_inputs) or node.output_ended:
             return own
@@ -147,7 +156,7 @@ class Blame:
             return own
         # What it was fed after its last output may be all that it needed: while its source goes on, it is the one.
         # `made_ns` is also when it was last fed, so it is later than that if something was made since.
-        made_since = (answer.made_ns or 0) > max(edge.last_ns for edge in open_inputs)
+        made_since = (_output_ns(node) or answer.made_ns or 0) > max(edge.last_ns for edge in open_inputs)
         in_vain = not made_since and not self._scene.moves(node.moved_ns)
         return own if root.moves and in_vain else root
 
@@ -247,15 +256,33 @@ class Blame:
             ended_ns = node.story.at_ns.get("output_ended", made_ns)
             sentence = f"the output of {node.who} ended at {scene.at(ended_ns)}, and its report is awaited"
             return of_node("report", f"{node.name}'s report", node, ended_ns, sentence + doing(scene, node))
-        moves = scene.moves(made_ns)
         what = f"{node.name}'s next output"
         if not node.has_given:
-            what, rest = f"{node.name}'s first output", f"has computed {scene.since(made_ns)} without a first output"
-        elif node.answer is None and not node.sent_ns:
-            rest = f"gives output since {scene.at(made_ns)} and has not finished"
+            rest = f"has computed {scene.since(made_ns)} without a first output{doing(scene, node)}"
+            what = f"{node.name}'s first output"
+        elif node.answer is None:
+            return self._gives(node, made_ns)
         else:
-            rest = f"has made nothing more {scene.since(made_ns)}{_made(node)}"
-        return of_node("engine", what, node, made_ns, f"{node.who} {rest}{doing(scene, node)}", moves=moves)
+            output_ns = _output_ns(node)
+            made_ns = output_ns or made_ns
+            if not scene.moves(made_ns):
+                rest = f"has made nothing more {scene.since(made_ns)}{_made(node)}{doing(scene, node)}"
+            elif output_ns is not None:
+                rest = f"goes on: its last output was {self._ago(made_ns)}{_made(node)}"
+            else:
+                rest = f"was fed or at work {self._ago(made_ns)}{_made(node)}{doing(scene, node)}"
+        return of_node("engine", what, node, made_ns, f"{node.who} {rest}", moves=scene.moves(made_ns))
+
+    def _gives(self, node: Node, made_ns: int) -> Wait:
+        """By facts alone: of its chunks the last is known at best when they have been counted."""
+        to_the_end = self._scene.moved_to_the_end(made_ns)
+        if not node.sent_ns or to_the_end:
+            began_ns = node.story.at_ns.get("first_output", made_ns)
+            rest = f"gives output since {self._scene.at(began_ns)} and has not finished"
+        else:
+            rest = f"has made nothing more {self._scene.since(made_ns)}"
+        what, text_ = f"{node.name}'s next output", f"{node.who} {rest}{doing(self._scene, node)}"
+        return of_node("engine", what, node, made_ns, text_, moves=self._scene.moves(made_ns))
 
     def _unread(self, node: Node, since_ns: int, how_many: str) -> Wait:
         sentence = f"{node.who} waits for the caller to read {self._scene.since(since_ns)}{how_many}"
@@ -279,7 +306,7 @@ class Blame:
             since_ns = story.at_ns["input_ready"]
             sentence = f"{node.who} has input {scene.since(since_ns)} and its engine has not begun"
             return self._step(node) or of_node("slot", f"{node.who}'s engine", node, since_ns, sentence)
-        return self._step(node) or self._speaking(node, seen)
+        return self._speaking(node, seen)
 
     def _unfed(self, node: Node) -> Wait:
         since_ns = node.story.at_ns.get("registered") or node.moved_ns
@@ -289,7 +316,7 @@ class Blame:
     def _speaking(self, node: Node, seen: Seen) -> Wait:
         """It computes. Once it has given something, its sources come first while they have not finished, unless they
         are known to have sent more since."""
-        own = self._computes(node, node.moved_ns)
+        own = self._step(node) or self._computes(node, node.moved_ns)
         sources = [source for source in self._scene.sources(node.name) if not source.finished]
         if not node.has_given or node.output_ended:
             return own
@@ -304,7 +331,18 @@ class Blame:
 
     def _ago(self, at_ns: int) -> str:
         age_ns = self._scene.age_ns(at_ns)
-        return f"at {self._scene.at(at_ns)}" if age_ns is None else f"{duration(age_ns)} ago"
+        return f"at {self._scene.at(at_ns)}" if age_ns is None else f"{duration(age_ns / 1e6)} ago"
+
+
+def _output_ns(node: Node) -> int | None:
+    """Its last output, where its worker tells: `made_ns` is later where the stage was fed since, or at work in vain.
+    Then its chunks count, unless it gives its caller outputs beside them."""
+    answer = node.answer
+    if answer is None:
+        return None
+    if not answer.inputs:
+        return max(answer.made_ns or 0, node.sent_ns) or None
+    return (node.sent_ns or None) if answer.caller is None else None
 
 
 def _made(node: Node) -> str:

@@ -1,7 +1,7 @@
 """How a request ended, and why: complete, failed, aborted or refused (T2). Pure.
 
 Where its end does not say who was at fault (a deadline, an abort), it is said what was awaited when it came; by the
-facts until then, and by the counts of edges, which are reported later.
+facts until then, and by what edges had sent until then, which is reported later.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ from dataclasses import dataclass, replace
 from omnizmq.protocol import Value
 from omnizmq.trace.absence import absences
 from omnizmq.trace.facts import Fact
+from omnizmq.trace.layout import duration
 from omnizmq.trace.scene import Scene
 from omnizmq.trace.timeline import Timeline, names, text
 from omnizmq.trace.wait import Wait
@@ -21,6 +22,10 @@ COMPLETE = ("stop", "length")
 
 SLOW_NS = 400_000_000
 """Who takes longer to confirm an abort was not just between two steps. Workers answer within some 50 ms."""
+
+
+QUEUED_NS, QUEUED_SHARE = 50_000_000, 0.1
+"""A complete request that was queued for longer than both, the share being of its whole time, was slow for that."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,6 +84,7 @@ def _refused(end: Fact) -> Outcome:
 
 def _completed(timeline: Timeline, end: Fact, reason: str | None, *, whole: bool) -> Outcome:
     after = _after(timeline, end)
+    after += _queued(timeline, end)
     sentence = f"complete {after}, finish reason {reason}" if reason in COMPLETE else f"ended {after}"
     stage, replica, absent = None, None, None
     if whole and reason in COMPLETE:
@@ -94,6 +100,20 @@ def _completed(timeline: Timeline, end: Fact, reason: str | None, *, whole: bool
         stage, replica = missing[0], _replica(timeline, missing[0])
     sentence += _attempts(timeline) + _left_behind(timeline)
     return Outcome("complete" if reason in COMPLETE else "ended", sentence, stage, replica, absent)
+
+
+def _queued(timeline: Timeline, end: Fact) -> str:
+    """How much of it was waiting for replicas, in whichever attempt, where that is a good part of the whole."""
+    found = []
+    for attempt in timeline.attempts:
+        queued = next(timeline.of(attempt, "queued"), None)
+        bound = next(timeline.of(attempt, "bound"), None)
+        took_ns = bound.at_ns - queued.at_ns if queued is not None and bound is not None else 0
+        if queued is not None and took_ns > max(QUEUED_NS, (end.at_ns - timeline.zero_ns) * QUEUED_SHARE):
+            lacks = text(queued.detail, "lacks") or queued.stage or "its turn"
+            in_attempt = f" in attempt {attempt}" if attempt > 1 else ""
+            found.append(f"{duration(took_ns / 1e6)} for {lacks}{in_attempt}")
+    return f", of which queued {' and '.join(found)}" if found else ""
 
 
 # --- Failed --------------------------------------------------------------------------------------------------------
@@ -151,6 +171,7 @@ def _aborted(timeline: Timeline, end: Fact, *, whole: bool) -> Outcome:
     by = {
         "": "",
         "caller": " by its caller",
+        "operator": " by an operator (another client)",
         "disconnect": ", its caller was gone",
         "draining": ", the deployment was stopping",
         "error": ", because of an error",
@@ -167,7 +188,7 @@ def _aborted(timeline: Timeline, end: Fact, *, whole: bool) -> Outcome:
 def _until(timeline: Timeline, end: Fact) -> Wait:
     """What was awaited when it was over. Facts alone hardly tell which of several stages stood still; that one was slow
     to confirm the end, and the others were not, does."""
-    scene = Scene(before_end(timeline, end))
+    scene = Scene(before_end(timeline, end), until_ns=_over_ns(timeline, end))
     wait, slow = awaited(scene), _slow_to_confirm(timeline, end)
     if slow is None or wait.cause not in ("engine", "input") or slow.stage == wait.stage or slow.stage is None:
         return wait
@@ -197,4 +218,4 @@ def _replica(timeline: Timeline, stage: str) -> str | None:
 
 
 def _after(timeline: Timeline, end: Fact) -> str:
-    return f"after {Scene(timeline).at(end.at_ns)}"
+    return f"after {duration((end.at_ns - timeline.zero_ns) / 1e6)}"

@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from omnizmq.trace.facts import Fact
+from omnizmq.trace.layout import duration
 from omnizmq.trace.live import Answer, Live, LiveStage
 from omnizmq.trace.timeline import StageStory, Timeline, number, text
 
@@ -99,10 +100,12 @@ class Node:
 
 
 class Scene:
-    """`now_ns` is None without live answers; `nodes` are the planned stages in topological order."""
+    """`now_ns` is None without live answers; `nodes` are the planned stages in topological order. `until_ns`: when the
+    request was over; what edges counted after it was not known then. None: it is not, or all that happened counts."""
 
-    def __init__(self, timeline: Timeline, live: Live | None = None) -> None:
+    def __init__(self, timeline: Timeline, live: Live | None = None, *, until_ns: int | None = None) -> None:
         self.timeline = timeline
+        self.until_ns = until_ns
         self.live = live if live is not None and live.attempt >= timeline.attempt else None
         self.attempt = timeline.attempt if self.live is None else self.live.attempt
         self.now_ns = None if self.live is None else self.live.now_ns
@@ -134,8 +137,11 @@ class Scene:
             silent=self.live is not None and replica is not None and replica in self.live.silent,
             parked={} if answer else self._parked(story.name),
             paused_ns=None if answer else self._paused_ns(story.name),
-            sent_ns=max(sent, default=0),
+            sent_ns=self._by_then(max(sent, default=0)),
         )
+
+    def _by_then(self, at_ns: int) -> int:
+        return at_ns if self.until_ns is None else min(at_ns, self.until_ns)
 
     def _parked(self, stage: str) -> dict[str, Fact]:
         """By consumer, the latest fact of an edge that has probably not moved since."""
@@ -149,8 +155,10 @@ class Scene:
         count = self._counts.get((stage, target))
         if count is None:
             return all(fact.at_ns <= parked.at_ns for fact in self.timeline.facts if fact.stage == stage)
-        still_ns = count.at_ns - (number(count.detail, "last_ns") or 0)
-        return (number(count.detail, "parked_ns") or 0) >= still_ns - LONG_NS // 10
+        last_ns = number(count.detail, "last_ns") or 0
+        if self.until_ns is not None and last_ns >= self.until_ns:
+            return False
+        return (number(count.detail, "parked_ns") or 0) >= count.at_ns - last_ns - LONG_NS // 10
 
     def _paused_ns(self, stage: str) -> int | None:
         """Since when it waits for its caller to read; of several pauses only the first is a fact."""
@@ -201,7 +209,7 @@ class Scene:
         """A moment on the request's own clock; where no fact tells when that began, how long ago it was."""
         age_ns = self.age_ns(at_ns)
         if not self.timeline.facts and age_ns is not None:
-            return f"{duration(age_ns)} ago"
+            return f"{duration(age_ns / 1e6)} ago"
         ms = (at_ns - self.timeline.zero_ns) / 1e6
         return f"{ms:.0f} ms" if abs(ms) >= 10 else f"{ms:.1f} ms"
 
@@ -214,21 +222,16 @@ class Scene:
         if age_ns is None:
             return f"since {self.at(at_ns)}"
         within = self.timeline.facts and at_ns >= self.timeline.zero_ns
-        return f"for {duration(age_ns)}" + (f" (since {self.at(at_ns)})" if within else "")
+        return f"for {duration(age_ns / 1e6)}" + (f" (since {self.at(at_ns)})" if within else "")
 
     def moves(self, at_ns: int) -> bool:
         """Whether that is just now."""
         age_ns = self.age_ns(at_ns)
         return age_ns is not None and age_ns < LONG_NS
 
-
-def duration(ns: int) -> str:
-    seconds = ns / 1e9
-    if seconds < 1:
-        return f"{seconds * 1000:.0f} ms"
-    if seconds < 120:
-        return f"{seconds:.1f} s"
-    return f"{seconds / 60:.0f} min" if seconds < 7200 else f"{seconds / 3600:.1f} h"
+    def moved_to_the_end(self, at_ns: int) -> bool:
+        """Whether that was just before the request was over, or went on after it."""
+        return self.until_ns is not None and self.until_ns - at_ns < LONG_NS
 
 
 def _untold(name: str) -> StageStory:

@@ -169,13 +169,13 @@ class Traced:
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """How a request ended, without its facts. `duration_ms`: from its first fact; `finish_reason` is its terminal's, or
-    "refused"; `error_code` is None where it was no error."""
+    """How a request ended, without its facts. `duration_ms`: from its first fact, None where it has no end;
+    `finish_reason` is its terminal's, or "refused"; `error_code` is None where it was no error."""
 
     request_id: str
     external_id: str
     wall_ns: int
-    duration_ms: float
+    duration_ms: float | None
     finish_reason: str | None
     error_code: str | None
 
@@ -214,9 +214,12 @@ class TraceReader:
         """The request ids of the newest `n` requests, the newest first."""
         return [row[0] for row in self._all("SELECT request_id FROM requests ORDER BY id DESC LIMIT ?", n)]
 
-    def failed(self, limit: int) -> list[Outcome]:
-        """The newest `limit` requests that were refused or ended with an error, the newest first."""
-        return self._outcomes("WHERE error_code IS NOT NULL ORDER BY id DESC", limit)
+    def failed(self, limit: int, *, pid: int | None) -> list[Outcome]:
+        """The newest `limit` requests that were refused, ended with an error, or have no end though their run is over,
+        the newest first. `pid`: the process of the run that goes on; None: none does."""
+        over = "run NOT IN (SELECT id FROM runs WHERE pid = ? AND NOT ended)"
+        which = f"WHERE error_code IS NOT NULL OR ended_ns IS NULL AND {over} ORDER BY id DESC"
+        return self._outcomes(which, -1 if pid is None else pid, limit)
 
     def slow(self, limit: int) -> list[Outcome]:
         """The `limit` requests that took longest, however they ended, the longest first."""
@@ -230,9 +233,9 @@ class TraceReader:
         )
         return [row[0] for row in self._all(query, limit)]
 
-    def _outcomes(self, which: str, limit: int) -> list[Outcome]:
+    def _outcomes(self, which: str, *parameters: int) -> list[Outcome]:
         columns = "request_id, external_id, wall_ns, (ended_ns - began_ns) / 1e6, finish_reason, error_code"
-        return [Outcome(*row) for row in self._all(f"SELECT {columns} FROM requests {which} LIMIT ?", limit)]
+        return [Outcome(*row) for row in self._all(f"SELECT {columns} FROM requests {which} LIMIT ?", *parameters)]
 
     def losses(self) -> list[Loss]:
         """All rows that never reached this trace, of whichever requests, as far as a row about them did; the oldest

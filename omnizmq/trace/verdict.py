@@ -22,9 +22,9 @@ from omnizmq.trace.timeline import Timeline, number, text
 from omnizmq.trace.wait import Wait
 from omnizmq.trace.waits import awaited
 
-Router = Literal["unasked", "silent", "unknowing"]
-"""Why there is no live document of a request whose deployment runs: nobody asked, the router did not answer, or it
-holds no such request any more."""
+Router = Literal["unasked", "silent", "unknowing", "lost"]
+"""Why there is no live document: nobody asked; of a request whose deployment runs, the router did not answer, or holds
+no such request any more; of another, the router is gone and had not ended in good order."""
 
 _BOUNDARIES = (
     "asked",
@@ -48,8 +48,9 @@ _BOUNDARIES = (
 @dataclass(frozen=True, slots=True)
 class Verdict:
     """`text` says it all. `cause` is a fixed word for it (docs/tracing.md), `stage` and `replica` are at fault or
-    awaited. `waiting_for`, `since_ns` (CLOCK_MONOTONIC) and `owner` (whose move it is: "client", "router" or a replica)
-    are None for a request that has ended; for one whose deployment ended they are as they were then.
+    awaited. `waiting_for`, `since_ns` (CLOCK_MONOTONIC) and `owner` (whose move it is: "client", "router", "operator",
+    a replica, or a stage where any of its replicas will do) are None for a request that has ended or was lost with its
+    router; for one whose deployment ended in good order they are as they were then.
     `reason_no_output`: of a complete request of which a stage brought nothing, or that did not ask for all."""
 
     complete: bool
@@ -83,7 +84,7 @@ def judge(
             wait, boundary, f"the router holds it no more, and its end was not recorded{_in_brackets(lost)}"
         )
     if not running:
-        return _over(wait, boundary, lost)
+        return _over(timeline, wait, boundary, lost, killed=router == "lost")
     if router == "silent" and answers is None:
         return _no_router(timeline, wait, boundary, lost)
     if scene.live is not None and not timeline.facts:
@@ -130,10 +131,15 @@ def _still_confirming(scene: Scene) -> str:
     )
 
 
-def _over(wait: Wait, boundary: str | None, lost: str | None) -> Verdict:
+def _over(timeline: Timeline, wait: Wait, boundary: str | None, lost: str | None, *, killed: bool) -> Verdict:
     """Its deployment ended before it, unless what was lost says otherwise."""
     if lost is not None:
         return _unknown(wait, boundary, f"{lost}, perhaps its end")
+    if killed:
+        last = Scene(timeline).at(timeline.facts[-1].at_ns) if timeline.facts else "its begin"
+        sentence = f"lost with its router, which ended some time after {last} without saying so (killed?)"
+        sentence += f"; what was awaited then: {wait.text}"
+        return Verdict(complete=False, last_boundary=boundary, text=sentence, cause="router_lost")
     sentence = f"not complete: the deployment ended while waiting for {wait.what}; last known: {wait.text}"
     return _verdict(wait, boundary, sentence)
 

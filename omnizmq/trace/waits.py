@@ -59,7 +59,7 @@ def _abort(scene: Scene) -> Wait | None:
     pending = [node for node in scene.unfinished if node.submitted and node.name not in left]
     if not pending:
         return _terminal(scene, since_ns, why)
-    worst = min(pending, key=lambda node: (not node.silent, node.engine[0] != "stepping"))
+    worst = min(pending, key=lambda node: (not node.silent, node.engine[0] not in ("stepping", "computing")))
     who = ", ".join(node.who for node in pending)
     sentence = f"{why}; waiting for {who} to confirm{doing(scene, worst)}"
     what = f"{who} to confirm the abort"
@@ -70,7 +70,7 @@ def _asker(asked: Fact | None) -> str:
     why = None if asked is None else text(asked.detail, "why")
     if why is None or why == "caller":
         return ""
-    return f" ({why})"
+    return " by an operator (another client)" if why == "operator" else f" ({why})"
 
 
 # --- Replicas ------------------------------------------------------------------------------------------------------
@@ -122,7 +122,18 @@ def _queued(scene: Scene, queue: Queue) -> Wait:
         text_ = f"attempt {scene.attempt}, {why}, is queued {scene.since(since_ns)}: {sentence}"
         cause = "redrive"
     what = what if what == "its turn" else what.replace("replica", f"replica{of}", 1)
-    return Wait(cause, what, "router", since_ns, text_, queue.lacks, replica)
+    return Wait(cause, what, _who_has_to_move(queue), since_ns, text_, queue.lacks, replica)
+
+
+def _who_has_to_move(queue: Queue) -> str:
+    """So that it gets its places: the replica where the stage has one alone, else any of the stage's."""
+    if queue.why == "drained":
+        return "operator"
+    if queue.lacks is None or queue.why not in _LACKS:
+        return "router"
+    alone = queue.replicas is not None and ";" not in queue.replicas  # `talker/0 ready, 1/1 in flight; talker/1 …`
+    first = (queue.replicas or "").partition(" ")[0]
+    return first if alone and first.startswith(f"{queue.lacks}/") else queue.lacks
 
 
 def _again(scene: Scene) -> tuple[str, str | None] | None:
