@@ -172,7 +172,7 @@ def test_t2_a_request_whose_replica_died_waits_for_it_to_be_back(stage: str) -> 
     async def drill(watch: Watch, client: AsyncClient, _: Running) -> Found:
         asking = ask(client, case)
         document = await watch.when(case.id, lambda seen: "redriven" in events(seen) and (seen["live"] or {})["queue"])
-        again = Expected(("redrive",), stage, case.replica, owner="router", boundaries=("queued",))
+        again = Expected(("redrive",), stage, case.replica, owner=case.replica, boundaries=("queued",))
         watch.judge(case.id, "waiting", document, again)
         await client.abort(case.id)
         assert await asking.error() is None

@@ -134,7 +134,7 @@ class TestNoRoom:
             holding = ask(client, HOLD)
             await watch.when(HOLD.id, HOLD.stands)
             found, asked = {}, {}
-            right = Expected(("queue",), "talker", None, "router", boundaries=("queued",), says=("talker",))
+            right = Expected(("queue",), "talker", None, "talker/0", boundaries=("queued",), says=("talker",))
             for place in range(2):
                 id_ = f"waits-{place}"
                 asked[id_] = Asking(client, "one two", request_id=id_)
@@ -156,7 +156,7 @@ class TestNoRoom:
             asking = Asking(client, "one two", request_id="waits")
             document = await watch.when("waits", waits_for_room)
             said = ("talker/1", "drain") if how == "drained" else ("talker/1", "dead")
-            right = Expected(("queue",), "talker", None, "router", boundaries=("queued",), says=said)
+            right = Expected(("queue",), "talker", None, "talker", boundaries=("queued",), says=said)
             watch.judge("waits", "queued", document, right)
             found = await aborted(watch, client, asking, "waits", right)
             return found | await aborted(watch, client, holding, HOLD.id, HOLD.expected())

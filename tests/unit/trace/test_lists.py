@@ -6,6 +6,7 @@ import json
 import time
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 from support import trace_stories as stories
@@ -56,7 +57,7 @@ def kept(deployment: str, *requests: list[Fact]) -> None:
     writer.close()
 
 
-def listed(*arguments: str) -> list[dict[str, object]]:
+def listed(*arguments: str) -> list[dict[str, Any]]:
     result = run(*arguments, "--json")
     assert (result.exit_code, result.stderr) == (0, "")
     found = json.loads(result.stdout)["requests"]
@@ -114,6 +115,21 @@ def test_what_a_running_deployment_has_not_ended_counts_by_its_age(running: Call
     assert float(str(found[0]["duration_ms"])) >= 100_000
     writer.close()
     assert ids("--slow", "5") == ["minute"]  # of a run that is over, nobody knows how long it took
+
+
+def test_what_has_no_end_though_its_deployment_is_gone_has_failed(running: Callable[[str], None]) -> None:
+    running("a")
+    goes_on, killed = begin("a", "goes-on", age_s=10), begin("b", "killed", age_s=10)
+    kept("c", [stories.fact(0, "asked", request_id=request("stopped", 1))])
+    found = {str(one["external_id"]): one for one in listed("--failed")}
+    assert {name: (one["outcome"], one["state"], one["duration_ms"]) for name, one in found.items()} == {
+        "killed": ("unended", "ended", 1.0),
+        "stopped": ("unended", "ended", 0.0),
+    }
+    causes = {name: one["verdict"]["cause"] for name, one in found.items()}
+    assert causes == {"killed": "router_lost", "stopped": "client"}
+    goes_on.close()
+    killed.close()
 
 
 def test_piped_it_is_a_line_each() -> None:

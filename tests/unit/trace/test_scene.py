@@ -10,7 +10,7 @@ from support.trace_stories import fact, ns
 from omnizmq.protocol import Value
 from omnizmq.trace.facts import Fact
 from omnizmq.trace.live import read
-from omnizmq.trace.scene import Scene, duration
+from omnizmq.trace.scene import Scene
 from omnizmq.trace.timeline import Timeline
 
 STARTED = stories.started()
@@ -18,22 +18,6 @@ STARTED = stories.started()
 
 def scene(facts: list[Fact], live: dict[str, object] | None = None) -> Scene:
     return Scene(Timeline(facts), read(live))
-
-
-@pytest.mark.parametrize(
-    ("ns_", "text"),
-    [
-        (0, "0 ms"),
-        (999_000_000, "999 ms"),
-        (10**9, "1.0 s"),
-        (119 * 10**9, "119.0 s"),
-        (120 * 10**9, "2 min"),
-        (7199 * 10**9, "120 min"),
-        (7200 * 10**9, "2.0 h"),
-    ],
-)
-def test_durations(ns_: int, text: str) -> None:
-    assert duration(ns_) == text
 
 
 def test_moments_are_on_the_requests_clock_as_far_as_facts_tell_when_it_began() -> None:

@@ -213,9 +213,14 @@ def test_t1_failed_and_slow_requests_are_found_by_how_they_ended(later: bool, pa
         writer.append(now(life[0].request_id, "cleaned"))
     assert writer.flush()
     with TraceReader(path) as reader:
-        failed, slow = reader.failed(9), reader.slow(3)
-        assert [one.request_id for one in reader.failed(2)] == [request(5), request(4)]
+        failed, slow = reader.failed(9, pid=os.getpid()), reader.slow(3)
+        assert [one.request_id for one in reader.failed(2, pid=os.getpid())] == [request(5), request(4)]
         wall_ns = reader.about(request(4)).wall_ns
+        # Once its run is over, one that has no end will have none.
+        over = Outcome(request(6), "demo", reader.about(request(6)).wall_ns, None, None, None)
+        assert reader.failed(1, pid=None) == reader.failed(1, pid=os.getpid() + 1) == [over]
+        writer.close()
+        assert reader.failed(1, pid=os.getpid()) == [over]
     assert [(one.request_id, one.finish_reason, one.error_code) for one in failed] == [
         (request(5), "refused", "overloaded"),
         (request(4), "error", "replica_lost"),
@@ -237,7 +242,7 @@ def test_t1_how_a_request_ended_stays_when_a_later_run_tells_more_of_it(path: Pa
     writer.append(now(request(1), "cleaned"))
     writer.flush()
     with TraceReader(path) as reader:
-        assert [one.error_code for one in reader.failed(9)] == ["stage_error"]
+        assert [one.error_code for one in reader.failed(9, pid=os.getpid())] == ["stage_error"]
         assert [one.duration_ms for one in reader.slow(9)] == [30.0]
 
 

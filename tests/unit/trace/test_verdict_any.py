@@ -18,7 +18,7 @@ from omnizmq.trace.verdict import Router, judge
 CAUSES = {
     *("complete", "ended", "aborted", "caller_gone", "refused", "failed", "unknown", "terminal", "client", "queue"),
     *("redrive", "registration", "input", "engine", "stuck_step", "slot", "credit", "ring", "caller_reads", "report"),
-    *("abort_confirm", "worker_silent", "router_silent", "replica_lost", "stage_error"),
+    *("abort_confirm", "worker_silent", "router_silent", "router_lost", "replica_lost", "stage_error"),
 }
 REASONS = {None, "not_submitted", "not_registered", "no_input", "no_chunks", "no_output", "filtered"}
 
@@ -128,7 +128,7 @@ DOCUMENTS = st.fixed_dictionaries(
 ANYTHING = st.recursive(
     VALUES, lambda inner: st.lists(inner) | st.dictionaries(st.text(max_size=8), inner), max_leaves=5
 )
-ROUTERS: st.SearchStrategy[Router] = st.sampled_from(["unasked", "silent", "unknowing"])
+ROUTERS: st.SearchStrategy[Router] = st.sampled_from(["unasked", "silent", "unknowing", "lost"])
 
 
 def check(facts: list[Fact], document: dict[str, Any] | None, running: bool, router: Router) -> None:

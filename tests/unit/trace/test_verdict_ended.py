@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any, NamedTuple
 
 import pytest
+from msgspec import structs
 from support import trace_stories as stories
 from support.trace_stories import edge, fact, finished, ns, spoken, started, terminal
 
@@ -34,6 +35,16 @@ def cut(at_ms: float, stage: str, **error: Value) -> Fact:
     return fact(at_ms, "finished", stage, error or {"finish_reason": "abort", "outputs": 0})
 
 
+def queued(until_ms: float, *, spoken_after: float) -> list[Fact]:
+    """The good story with a wait for the thinker before its replicas were bound."""
+    late = [structs.replace(one, at_ns=one.at_ns + round(spoken_after * 1e6)) for one in spoken()[2:]]
+    return [
+        *stories.asked(),
+        fact(until_ms - spoken_after, "queued", detail={"why": "full", "lacks": "thinker"}),
+        *late,
+    ]
+
+
 class Case(NamedTuple):
     name: str
     facts: list[Fact]
@@ -53,6 +64,7 @@ AGAIN = [
     fact(55, "redriven", detail={"why": "talker/0 died"}, attempt=2),
     fact(95, "terminal", "code2wav", {"finish_reason": "stop"}, attempt=2),
 ]
+AUDIO = ("talker", "code2wav")
 HUNG = [*until(80), finished(91, "thinker"), fact(5000, "abort_asked", detail=ABORT)]
 
 CASES = [
@@ -87,7 +99,7 @@ CASES = [
         "input_timeout",
         "thinker",
         "code2wav first_output",
-        "failed after 5091 ms: input_timeout in thinker/0: edge thinker->talker: thinker/0 sent nothing for 5 s "
+        "failed after 5.1 s: input_timeout in thinker/0: edge thinker->talker: thinker/0 sent nothing for 5 s "
         "after chunk 4 (edge.input_timeout_s); talker/0 and code2wav/0 waited for it",
     ),
     Case(
@@ -109,8 +121,50 @@ CASES = [
         "deadline_exceeded",
         "talker",
         "code2wav first_output",
-        "failed after 5000 ms: deadline_exceeded: too late; what was awaited: "
+        "failed after 5.0 s: deadline_exceeded: too late; what was awaited: "
         "talker/0 has made nothing more since 70 ms; code2wav/0 waits for the next chunk from talker",
+    ),
+    Case(
+        "b2_deadline while all went on, and what edges counted is of after it",
+        [
+            *until(80),
+            terminal(1001, "error", **LATE),
+            edge(1022, "thinker", "talker", 90, 40, 1019),
+            edge(1022, "talker", "code2wav", 90, 60, 1018),
+        ],
+        "deadline_exceeded",
+        "thinker",
+        "code2wav first_output",
+        "failed after 1.0 s: deadline_exceeded: too late; what was awaited: thinker/0 gives output since 40 ms and has "
+        "not finished; talker/0 waits for the next chunk from thinker; code2wav/0 waits for the next chunk from talker",
+    ),
+    Case(
+        "b2_deadline while one stood still, and the one before it went on after the deadline",
+        [
+            *until(80),
+            terminal(5000, "error", **LATE),
+            edge(5022, "thinker", "talker", 90, 40, 5019),
+            edge(5022, "talker", "code2wav", 3, 60, 70),
+        ],
+        "deadline_exceeded",
+        "talker",
+        "code2wav first_output",
+        "failed after 5.0 s: deadline_exceeded: too late; what was awaited: "
+        "talker/0 has made nothing more since 70 ms; code2wav/0 waits for the next chunk from talker",
+    ),
+    Case(
+        "b2_deadline of one that was parked once, and whose edge was in use to the end",
+        [
+            *until(80),
+            fact(85, "parked", "talker", {"to": "code2wav", "why": "credit", "unconsumed": 16}),
+            terminal(1001, "error", **LATE),
+            edge(1022, "talker", "code2wav", 90, 60, 1019),
+        ],
+        "deadline_exceeded",
+        "thinker",
+        "code2wav first_output",
+        "failed after 1.0 s: deadline_exceeded: too late; what was awaited: thinker/0 gives output since 40 ms and has "
+        "not finished; talker/0 waits for the next chunk from thinker; code2wav/0 waits for the next chunk from talker",
     ),
     Case(
         "b2_deadline in the queue",
@@ -127,7 +181,7 @@ CASES = [
         "aborted",
         "talker",
         "thinker finished",
-        "aborted after 5010 ms by its caller; what was awaited: "
+        "aborted after 5.0 s by its caller; what was awaited: "
         "talker/0 gives output since 60 ms and has not finished; "
         "code2wav/0 waits for the next chunk from talker; talker/0 did not confirm the abort and was left behind",
     ),
@@ -144,7 +198,7 @@ CASES = [
         "aborted",
         "talker",
         "code2wav first_output",
-        "aborted after 6500 ms by its caller; what was awaited: talker/0, which was slow to confirm the end and did at "
+        "aborted after 6.5 s by its caller; what was awaited: talker/0, which was slow to confirm the end and did at "
         "6500 ms, while the others confirmed at once",
     ),
     Case(
@@ -158,9 +212,56 @@ CASES = [
         "aborted",
         "thinker",
         "code2wav first_output",
-        "aborted after 6500 ms by its caller; what was awaited: thinker/0 gives output since "
+        "aborted after 6.5 s by its caller; what was awaited: thinker/0 gives output since "
         "40 ms and has not finished; talker/0 waits for the next chunk from thinker; "
         "code2wav/0 waits for the next chunk from talker",
+    ),
+    Case(
+        "aborted by another client",
+        [*started(), fact(486, "abort_asked", detail={"why": "operator"}), terminal(487, "abort")],
+        "aborted",
+        "thinker",
+        "thinker running",
+        f"aborted after 487 ms by an operator (another client); what was awaited: {COMPUTED}",
+    ),
+    Case(
+        "a long time has no other unit than a wait",
+        [*started(), terminal(121_890, "abort")],
+        "aborted",
+        None,
+        "thinker running",
+        "aborted after 2 min 2 s",
+    ),
+    Case(
+        "complete, and most of it was in the queue",
+        queued(4000, spoken_after=3999),
+        "complete",
+        None,
+        "terminal",
+        "complete after 4.2 s, of which queued 4.0 s for thinker, finish reason stop",
+    ),
+    Case(
+        "complete, and a tenth of it was in the queue",
+        queued(21, spoken_after=20),
+        "complete",
+        None,
+        "terminal",
+        "complete after 220 ms, finish reason stop",
+    ),
+    Case(
+        "f2_complete after a wait for a replica to be back",
+        [
+            *(one for one in stories.redriven()[:-1] if (one.event, one.attempt) != ("bound", 2)),
+            fact(50, "redriven", detail={"why": "talker/0 died"}, attempt=2),
+            fact(50, "queued", detail={"why": "starting", "lacks": "talker"}, attempt=2),
+            *(fact(3050, "bound", stage, attempt=2) for stage in AUDIO),
+            fact(3095, "terminal", "code2wav", {"finish_reason": "stop"}, attempt=2),
+        ],
+        "complete",
+        None,
+        "terminal",
+        "complete after 3.1 s, of which queued 3.0 s for talker in attempt 2, finish reason stop; "
+        "this was attempt 2, attempt 1 was lost: talker/0 died",
     ),
     Case(
         "aborted unasked",
@@ -278,6 +379,20 @@ def test_t2_the_same_stage_and_boundary_are_named_while_it_is_stuck_and_after(
         assert (found.stage, found.last_boundary) == (stage, boundary)
 
 
+def test_t2_a_request_that_was_lost_with_its_router_is_nobodys_fault_in_the_pipeline() -> None:
+    found = judge(Timeline(until(8)), running=False, router="lost")
+    assert (found.cause, found.complete, found.last_boundary) == ("router_lost", False, "thinker running")
+    assert (found.stage, found.replica, found.owner, found.waiting_for, found.since_ns) == (None,) * 5
+    assert found.text == (
+        "lost with its router, which ended some time after 8.0 ms without saying so (killed?); "
+        f"what was awaited then: {COMPUTED}"
+    )
+    assert judge(Timeline(spoken()), running=False, router="lost").complete
+    gap = Fact(stories.REQUEST, "demo", 1, ns(90), "trace", "dropped", detail={"rows": 2, "why": "x"})
+    assert judge(Timeline([*until(8), gap]), running=False, router="lost").cause == "unknown"
+    assert judge(Timeline([]), running=False, router="lost").cause == "router_lost"
+
+
 def test_t2_a_failure_is_one_whichever_field_says_so() -> None:
     by_code = terminal(99, "stop", error_code="stage_error", error_stage="talker")
     assert verdict([*started(), by_code]).text == "failed after 99 ms: stage_error in talker"
@@ -324,7 +439,6 @@ def test_t2_an_end_says_no_more_than_it_knows_where_rows_were_lost() -> None:
 # --- Text and no audio -----------------------------------------------------------------------------------------------
 
 TEXT_CAME = [one for one in spoken() if one.stage == "thinker" or one.event in ("asked", "received", "bound")]
-AUDIO = ("talker", "code2wav")
 
 
 def edges(first: int, second: int | None = None) -> list[Fact]:
