@@ -272,7 +272,9 @@ class AsyncClient:
         """Where a live request is, now: what the router knows of it, and what the workers that have it say of their
         gates, edges and credits (docs/tracing.md). By its request id, or the newest with this external id.
 
-        None: no such request is live. A worker that does not answer within half a second is named in `silent`.
+        None: no such request is live; it has ended, or is not known. A worker that does not answer within half a second
+        is named in `silent`. Moments (`…_ns`) are CLOCK_MONOTONIC of the deployment's machine in nanoseconds; 0 or
+        None: never, or not known.
         """
         answer = await self._ask(wire.AskTrace(self._next_call(), wire.check_asked_id(request_id)))
         assert answer is None or isinstance(answer, bytes)

@@ -151,14 +151,17 @@ class Scene:
 
     def _still_parked(self, stage: str, target: str, parked: Fact) -> bool:
         """The first time alone is a fact. If the edge's count is known, it was parked at the end if it was parked in
-        all for as long as nothing was sent there at the end; else if nothing is known of the stage since."""
+        all for as long as nothing was sent there at the end, or, where it went on in the end, for most of the time;
+        else if nothing is known of the stage since."""
         count = self._counts.get((stage, target))
         if count is None:
             return all(fact.at_ns <= parked.at_ns for fact in self.timeline.facts if fact.stage == stage)
-        last_ns = number(count.detail, "last_ns") or 0
-        if self.until_ns is not None and last_ns >= self.until_ns:
-            return False
-        return (number(count.detail, "parked_ns") or 0) >= count.at_ns - last_ns - LONG_NS // 10
+        last_ns, parked_ns = (number(count.detail, key) or 0 for key in ("last_ns", "parked_ns"))
+        if (
+            self.until_ns is not None and last_ns >= self.until_ns
+        ):  # it went on in the end
+            return parked_ns * 2 > self.until_ns - parked.at_ns
+        return parked_ns >= count.at_ns - last_ns - LONG_NS // 10
 
     def _paused_ns(self, stage: str) -> int | None:
         """Since when it waits for its caller to read; of several pauses only the first is a fact."""

@@ -129,7 +129,7 @@ def _who_has_to_move(queue: Queue) -> str:
     """So that it gets its places: the replica where the stage has one alone, else any of the stage's."""
     if queue.why == "drained":
         return "operator"
-    if queue.lacks is None or queue.why not in _LACKS:
+    if not queue.lacks or queue.why not in _LACKS:
         return "router"
     alone = queue.replicas is not None and ";" not in queue.replicas  # `talker/0 ready, 1/1 in flight; talker/1 …`
     first = (queue.replicas or "").partition(" ")[0]

@@ -80,7 +80,7 @@ STATES = (
     *("WAITING_FOR_CHUNK", "WAITING_FOR_INPUT", "QUEUED", "RUNNING", "PARKED", "PAUSED", "SENDING", "ABORTING", "GONE"),
     "OF A NEWER VERSION",
 )
-ENGINES = st.sampled_from(["idle", "stepping", "loading", "failed", "{}"])
+ENGINES = st.sampled_from(["idle", "stepping", "computing", "loading", "failed", "{}"])
 ANSWERS = st.fixed_dictionaries(
     {"state": st.sampled_from(STATES)},
     optional={
@@ -139,7 +139,7 @@ def check(facts: list[Fact], document: dict[str, Any] | None, running: bool, rou
     assert found.cause in CAUSES | codes
     assert found.reason_no_output in REASONS
     assert found.complete == (found.cause == "complete")
-    open_ = timeline.end is None and found.cause != "unknown"
+    open_ = timeline.end is None and found.cause not in ("unknown", "router_lost")
     assert [part is not None for part in (found.waiting_for, found.since_ns, found.owner)] == [open_] * 3
 
 
