@@ -157,9 +157,7 @@ class Scene:
         if count is None:
             return all(fact.at_ns <= parked.at_ns for fact in self.timeline.facts if fact.stage == stage)
         last_ns, parked_ns = (number(count.detail, key) or 0 for key in ("last_ns", "parked_ns"))
-        if (
-            self.until_ns is not None and last_ns >= self.until_ns
-        ):  # it went on in the end
+        if self.until_ns is not None and last_ns >= self.until_ns:  # it went on in the end
             return parked_ns * 2 > self.until_ns - parked.at_ns
         return parked_ns >= count.at_ns - last_ns - LONG_NS // 10
 

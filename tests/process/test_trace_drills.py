@@ -241,7 +241,7 @@ def test_t2_a_report_that_was_given_up_is_named(stage: str) -> None:
 @pytest.mark.parametrize(("option", "number"), [("first_delay_ms", 1), ("interval_ms", 2)])
 def test_t2_an_engine_that_takes_its_time_is_named(stage: str, option: str, number: int) -> None:
     """Nothing is asked of it before its time has come. One request is aborted, one runs into its deadline."""
-    both = Case(f"long-{stage}", stage, number, 3, begun="input_ready")
+    both = Case(f"long-{stage}", stage, number, 3, begun=("input_ready", "running"))
     audio = replace(both, id=f"long-{stage}-audio", modalities=("audio",))
 
     async def drill(watch: Watch, client: AsyncClient, _: Running) -> Found:

@@ -41,9 +41,7 @@ class Case:
     number: int
     length: int  # of its prompt, in words
     modalities: tuple[str, ...] = ("text", "audio")
-    begun: str = (
-        "running"  # how far the stage has come with its first output: it is not stepped while it waits for time
-    )
+    begun: tuple[str, ...] = ("running",)  # how far the stage may have come with its first output
 
     @property
     def replica(self) -> str:
@@ -62,8 +60,8 @@ class Case:
         """Those that can be the last: what the stage did last, or what stages beside it did meanwhile."""
         text, last = "text" in self.modalities, self.stage == "code2wav"
         given = "published" if last or self.planned == (self.stage,) else "first_output"
-        own = self.begun if self.number == 1 else given
-        found = [f"{self.stage} {own}"]
+        own = self.begun if self.number == 1 else (given,)
+        found = [f"{self.stage} {event}" for event in own]
         if self.stage != "thinker":
             found += ["thinker finished", "thinker delivered"]
         if last:
