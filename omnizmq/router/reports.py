@@ -144,6 +144,7 @@ class Reports:
             detail["note"] = frame.note
         if frame.error is not None:
             detail |= {"error_code": frame.error.code, "error_message": frame.error.message}
+            detail["error_stage"] = frame.error.stage
         self._record(request, "finished", attempt, replica, frame.at_ns, detail)
         usage = {**frame.usage, **_edge_totals(frame.edges)}
         report = life.StageFinished(replica.stage, frame.finish_reason, frame.error, usage, frame.note, frame.outputs)

@@ -16,31 +16,35 @@ Document = Mapping[str, Any]
 class Marks:
     """How a bar is drawn."""
 
+    queued: str
     waits: str
     computes: str
     gives: str
     held: str
     reports: str
+    silent: str
     unknown: str
     lost: str
 
     def legend(self, bars: Iterable[str]) -> str:
         """What the marks that occur in these bars mean."""
         meanings = {
+            self.queued: "queued",
             self.waits: "waits",
-            self.computes: "computes without output",
+            self.computes: "runs without output",
             self.gives: "gives output",
             self.held: "may not go on",
             self.reports: "output ended, report awaited",
-            self.unknown: "does not answer",
+            self.silent: "does not answer",
+            self.unknown: "not known",
             self.lost: "replica lost",
         }
         seen = set().union(*bars)
         return ", ".join(f"{mark} {meaning}" for mark, meaning in meanings.items() if mark in seen)
 
 
-BLOCKS = Marks("·", "░", "█", "▒", "─", "?", "×")
-ASCII = Marks(".", "-", "#", "=", "_", "?", "x")
+BLOCKS = Marks("▁", "·", "░", "█", "▒", "─", "!", "?", "×")
+ASCII = Marks("~", ".", "-", "#", "=", "_", "!", "?", "x")
 
 
 def bar(
@@ -51,26 +55,46 @@ def bar(
     marks: Marks = BLOCKS,
     *,
     until_ms: float = math.inf,
-    quiet_ms: float | None = None,
+    queued: Sequence[tuple[float, float]] = (),
+    over: bool = False,
     now: tuple[float, str] | None = None,
 ) -> str:
-    """The stage's life on an axis of so many cells from 0 to `end_ms`; blank for one that was not submitted.
+    """The stage's life on an axis of so many cells from 0 to `end_ms`; blank where it was neither queued nor submitted.
 
     `stage` is the summary's, `events` are those of this stage in this attempt. A cell shows what took most of it.
-    `until_ms`: when its attempt was given up, if it was. `quiet_ms`: when it gave its last output, if that is known.
-    `now`: what it does at present, and since when.
+    `until_ms`: when its attempt was given up, if it was. `queued`: from when to when it was, in this attempt. `over`:
+    nothing more of it will be known. `now`: what it does at present, and since when.
     """
-    if stage["submitted_ms"] is None or end_ms <= 0:
+    if end_ms <= 0:
         return " " * cells
-    known = sorted(_phases(stage, events, marks) + ([now] if now else []), key=itemgetter(0))
-    if quiet_ms is not None and _at(known, quiet_ms) == marks.gives:
-        known = sorted([*known, (quiet_ms, marks.computes)], key=itemgetter(0))
-    over = [at_ms for at_ms, mark in known if mark in (" ", marks.lost)]
-    finish = min([until_ms, end_ms, *over])
-    ends = [*(at_ms for at_ms, _ in known[1:]), math.inf]
-    spans = [(at_ms, min(end, finish), mark) for (at_ms, mark), end in zip(known, ends, strict=True) if at_ms <= finish]
+    spans = [(begin, min(end, until_ms, end_ms), marks.queued) for begin, end in queued]
+    if stage["submitted_ms"] is not None:
+        known = sorted(_phases(stage, events, marks) + ([now] if now else []), key=itemgetter(0))
+        known = _honest(known, stage, marks, over=over)
+        ended = [at_ms for at_ms, mark in known if mark in (" ", marks.lost)]
+        finish = min([until_ms, end_ms, *ended])
+        ends = [*(at_ms for at_ms, _ in known[1:]), math.inf]
+        spans += [(at, min(end, finish), mark) for (at, mark), end in zip(known, ends, strict=True) if at <= finish]
     edges = [*(cell * end_ms / cells for cell in range(cells)), math.inf]
     return "".join(_cell(spans, left, right, marks) for left, right in pairwise(edges))
+
+
+def _honest(known: list[tuple[float, str]], stage: Document, marks: Marks, *, over: bool) -> list[tuple[float, str]]:
+    """With what followed its last output; where it did not end well, nobody knows what did.
+
+    Of one that never reported, nothing is known after the last of its facts.
+    """
+    last_ms = stage["last_output_ms"]
+    if not over or stage["finish_reason"] not in (None, "abort", "error"):
+        quiet = last_ms is not None and _at(known, last_ms) == marks.gives
+        return sorted([*known, (last_ms, marks.computes)], key=itemgetter(0)) if quiet else known
+    done = [(at_ms, mark) for at_ms, mark in known if mark in (" ", marks.lost)]
+    before = [moment for moment in known if moment not in done]
+    at_ms, mark = before[-1]
+    never_reported = stage["finished_ms"] is None and mark != marks.reports
+    if never_reported or mark == marks.gives:
+        before.append((max(at_ms, last_ms or 0.0), marks.unknown))
+    return sorted([*before, *done], key=itemgetter(0))
 
 
 def _at(phases: Sequence[tuple[float, str]], at_ms: float) -> str | None:
@@ -79,7 +103,7 @@ def _at(phases: Sequence[tuple[float, str]], at_ms: float) -> str | None:
 
 
 def _cell(spans: Sequence[tuple[float, float, str]], left: float, right: float, marks: Marks) -> str:
-    """A life that is shorter than a cell, and a death, have the cell in which they are."""
+    """A life that is shorter than a cell, a death, and the last that is known have the cell in which they are."""
     inside = [
         (min(end, right) - max(begin, left), mark)
         for begin, end, mark in spans
@@ -87,6 +111,9 @@ def _cell(spans: Sequence[tuple[float, float, str]], left: float, right: float, 
     ]
     if any(mark == marks.lost for _, mark in inside):
         return marks.lost
+    marked = [mark for _, mark in inside]
+    if marks.unknown in marked[1:]:
+        return marked[marked.index(marks.unknown) - 1]
     shares: dict[str, float] = {}
     for share, mark in inside:
         if mark != " ":

@@ -39,7 +39,8 @@ The events, in the order in which a request usually meets them:
                      and parked_ns: for how long, in all, the edge kept the stage from going on
     finished         a stage's own report. stage, owner: the replica; detail: finish_reason, outputs, usage_NAME for
                      what its engine counted (tokens, samples, …), note (what the engine remarks, such as why there is
-                     no output), and error_code, error_message where it failed
+                     no output), and error_code, error_message, error_stage (whose error it was: its own, or
+                     that of an input) where it failed
     withheld         all outputs are complete, a report is awaited. detail: stages (comma-separated)
     abort_asked      by the router. detail: why (caller; operator: another client asked; or
                      disconnect: …)

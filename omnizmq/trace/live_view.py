@@ -50,10 +50,10 @@ def live_lines(live: Document | None, width: int | None) -> list[Line]:
         if left_out:
             shown += [Line(text, "dim") for text in wrapped(f"no room here for: {', '.join(left_out)}", width)]
     said = [
-        f"{name} {delivery['sent']}{' (all)' if delivery['ended'] else ''}, {delivery['consumed']} consumed"
+        f"{name} {delivery['sent']}{' (all)' if delivery['ended'] else ''}"
         for name, delivery in live["deliveries"].items()
     ]
-    return shown + [Line(line) for line in wrapped(f"outputs sent to its caller: {'; '.join(said)}", width)]
+    return shown + [Line(line) for line in wrapped(f"outputs sent to its caller: {', '.join(said)}", width)]
 
 
 def present(live: Document | None, stage: str, attempt: int, now_ms: float, marks: Marks) -> tuple[float, str] | None:
@@ -62,7 +62,7 @@ def present(live: Document | None, stage: str, attempt: int, now_ms: float, mark
     if not live or not known:
         return None
     if known["replica"] in live["silent"]:
-        return now_ms - (live["now_ns"] - known["heard_ns"]) / 1e6, marks.unknown
+        return now_ms - (live["now_ns"] - known["heard_ns"]) / 1e6, marks.silent
     answer = known["answer"]
     if answer is None:
         return None
@@ -167,18 +167,19 @@ def _edge(edge: Document, now_ns: int) -> str:
     if edge["full"]:
         age = f" for {_age(edge['full_since_ns'], now_ns)}" if edge["full_since_ns"] else ""
         text += f"; FULL{age}: {_FULL.get(edge['full'], edge['full'])}"
-        if edge["holders"]:
+        if edge["holders"] and edge["full"] in ("ring", "line"):
             text += f", held by {', '.join(edge['holders'])}"
     return text + _end(edge)
 
 
 def _caller(caller: Document, now_ns: int) -> str:
-    unread = caller["sent"] - caller["consumed"]
-    text = f"to its caller: {caller['sent']} sent, {unread} of {caller['window']} unread"
-    text += f", {sized(caller['unread_bytes'])} of {sized(caller['window_bytes'])}"
+    """How much is unread only where that stops it: a caller says what it has read an eighth of a window at a time."""
+    text = f"to its caller: {caller['sent']} sent"
     text += f", {caller['waiting']} wait" if caller["waiting"] else ""
     if caller["full"]:
-        text += f"; FULL for {_age(caller['since_ns'], now_ns)}: its caller has to read"
+        unread = caller["sent"] - caller["consumed"]
+        text += f"; FULL for {_age(caller['since_ns'], now_ns)}: its caller has to read, {unread} of {caller['window']}"
+        text += f" unread, {sized(caller['unread_bytes'])} of {sized(caller['window_bytes'])}"
     return text
 
 

@@ -1,7 +1,9 @@
 """Facts as stretches of time: what a request, and each of its stages in each attempt, was about from when to when.
 
-A run is cut into phases without gap or overlap. Each begins with a fact and lasts until the next one that is known; of
-two facts nothing is claimed that was not recorded between them. Pure, and as tolerant as the timeline.
+A run is cut into phases without gap or overlap. Each begins with a fact and lasts until the next one that is known.
+Where a stage did not end well, nothing is claimed that was not recorded: what follows the last output that is known,
+and, of a stage that never reported, what follows the last of its facts, is `unknown`. Pure, and as tolerant as the
+timeline.
 
 A stage that is parked says so once for each edge and cause, and not when that ended, so it has no phase of its own.
 """
@@ -20,12 +22,14 @@ STAGE_PHASES = {
     "submitted": "waits for registration",
     "registered": "waits for input",
     "input_ready": "waits for slot",
-    "running": "computes",
+    "running": "runs without output",
     "first_output": "gives output",
-    "output_ended": "reports its end",
+    "output_ended": "report awaited",
     "paused": "paused",
 }
 """What follows a fact of a stage."""
+
+UNKNOWN = "unknown"
 
 REQUEST_PHASES = {
     "asked": "arrives",
@@ -117,7 +121,23 @@ def _stage_run(timeline: Timeline, attempt: int, story: StageStory, until_ns: in
     for paused in _of_stage(timeline, attempt, story.name, "paused")[:1]:
         resumed = _of_stage(timeline, attempt, story.name, "resumed")
         steps = _interrupted(steps, paused.at_ns, resumed[0].at_ns if resumed else None)
-    return Run(attempt, _phases(steps, until_ns if end_ns is None else end_ns), end_ns is not None, story)
+    if end_ns is None:
+        return Run(attempt, _phases(steps, until_ns), False, story)
+    return Run(attempt, _phases([*steps, *_after_output(steps, story, end_ns)], end_ns), True, story)
+
+
+def _after_output(steps: Sequence[_Moment], story: StageStory, end_ns: int) -> list[_Moment]:
+    """What followed the last output of a stage that has ended: nobody knows, unless it ended well."""
+    at_ns, since, name = steps[-1]
+    gave = name == STAGE_PHASES["first_output"]
+    last_ns = story.last_output_ns or 0
+    if story.ended_well:
+        return [(last_ns, "last_output", STAGE_PHASES["running"])] if gave and at_ns < last_ns < end_ns else []
+    never_reported = "submitted" in story.at_ns and not story.finished and name != STAGE_PHASES["output_ended"]
+    if not (gave or never_reported):
+        return []
+    begin_ns, fact = (last_ns, "last_output") if last_ns > at_ns else (at_ns, since)
+    return [(begin_ns, fact, UNKNOWN)] if begin_ns < end_ns else []
 
 
 def _ended_ns(timeline: Timeline, attempt: int, story: StageStory) -> int | None:

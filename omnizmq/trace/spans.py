@@ -19,7 +19,7 @@ from omnizmq.protocol import Value, make_engine_id
 from omnizmq.trace import context
 from omnizmq.trace.facts import Fact
 from omnizmq.trace.phases import Run, end_of, request_run, stage_runs
-from omnizmq.trace.timeline import Timeline, names, text
+from omnizmq.trace.timeline import StageStory, Timeline, names, number, text
 
 OPERATION = "generate_content"
 PROVIDER = "omnizmq"
@@ -28,6 +28,11 @@ OUTPUT_TYPES = {"text": "text", "audio": "speech"}
 Attribute = bool | int | float | str | Sequence[str]
 
 _INT64 = 1 << 63
+_USAGE = {
+    "gen_ai.usage.input_tokens": "usage_prompt_tokens",
+    "gen_ai.usage.output_tokens": "usage_completion_tokens",
+}
+"""Names of the conventions, and the counts of engines that they are."""
 _PLAN = ("all_stages", "stages", "edges", "final_stages", "last_stage", "modalities", "deadline_s", "priority")
 
 
@@ -109,13 +114,13 @@ class _Maker:
             name=f"{OPERATION} {model}".strip(),
             begin_ns=run.begin_ns + self._offset_ns,
             end_ns=run.end_ns + self._offset_ns,
-            attributes=self._request_attributes(run, model, detail, code),
+            attributes=self._request_attributes(run, stages, model, detail, code),
             events=self._events(facts),
             error=_failure(detail, code),
         )
 
     def _request_attributes(
-        self, run: Run, model: str, detail: Mapping[str, Value], code: str | None
+        self, run: Run, stages: Sequence[Run], model: str, detail: Mapping[str, Value], code: str | None
     ) -> dict[str, Attribute]:
         received, published = self._timeline.first("received"), self._timeline.first("published")
         plan = {} if received is None else {key: received.detail.get(key) for key in _PLAN}
@@ -129,11 +134,21 @@ class _Maker:
             "gen_ai.output.type": OUTPUT_TYPES.get(modalities[0]) if len(modalities) == 1 else None,
             "gen_ai.response.time_to_first_chunk": self._seconds(published),
             "error.type": code,
+            **self._usage([stage.story.report for stage in stages if stage.story and stage.attempt == run.attempt]),
             "omnizmq.attempts": self._timeline.attempt,
             "omnizmq.ended": run.ended,
         }
-        ends = {key: detail.get(key) for key in ("usage_incomplete", "error_stage", "error_replica", "unread")}
+        ends = {key: detail.get(key) for key in ("usage_incomplete", "error_stage", "error_replica")}
         return self._ids() | _given(attributes) | _named({**plan, **ends})
+
+    @staticmethod
+    def _usage(reports: Sequence[Mapping[str, Value]]) -> dict[str, int | None]:
+        """Tokens in all, as far as these stages counted any."""
+        totals: dict[str, int | None] = {}
+        for name, key in _USAGE.items():
+            counts = [count for report in reports if (count := number(report, key)) is not None]
+            totals[name] = sum(counts) if counts else None
+        return totals
 
     def stage(self, run: Run, stages: Sequence[Run]) -> Span:
         """Linked to the one of the attempt before, where that had this stage."""
@@ -141,9 +156,12 @@ class _Maker:
         assert story is not None
         earlier = [one for one in stages if one.attempt < run.attempt and one.story and one.story.name == story.name]
         facts = [fact for fact in self._timeline.facts if _covers(run, fact)]
+        code, error = self._fault(run, story)
         attributes: dict[str, Attribute | None] = {
             "gen_ai.response.finish_reasons": _reasons(story.report),
-            "error.type": story.error_code,
+            **self._usage([story.report]),
+            "error.type": code,
+            "omnizmq.ended_with": None if story.origin == story.name else story.origin,
             "omnizmq.stage": story.name,
             "omnizmq.replica": story.replica,
             "omnizmq.attempt": run.attempt,
@@ -158,11 +176,21 @@ class _Maker:
             name=story.name,
             begin_ns=run.begin_ns + self._offset_ns,
             end_ns=run.end_ns + self._offset_ns,
-            attributes=self._ids() | _given(attributes) | _named({"outputs": story.report.get("outputs")}),
+            attributes=self._ids() | _given(attributes) | _named({"outputs": story.outputs}),
             events=self._events(facts),
             links=[self._link(earlier[-1])] if earlier else (),
-            error=_failure(story.report, story.error_code),
+            error=error,
         )
+
+    def _fault(self, run: Run, story: StageStory) -> tuple[str | None, str | None]:
+        """The code and the words of an error that is this stage's own: by its report, or by what ended the request."""
+        if story.origin == story.name:
+            return story.error_code, _failure(story.report, story.error_code)
+        end = self._timeline.first("terminal")
+        if end is None or run.attempt != self._timeline.attempt or text(end.detail, "error_stage") != story.name:
+            return None, None
+        code = text(end.detail, "error_code")
+        return code, _failure(end.detail, code)
 
     def _seconds(self, fact: Fact | None) -> float | None:
         """Since the client asked."""
@@ -195,8 +223,10 @@ class _Maker:
 
 
 def _covers(run: Run, fact: Fact) -> bool:
-    """Whether the fact is of the stage's time in that attempt; the router tells of some later."""
+    """Whether the fact is of the stage's time in that attempt; the router tells of some later. What ended the request
+    is the request's."""
     mine = run.story is not None and (run.attempt, run.story.name) == (fact.attempt, fact.stage)
+    mine = mine and fact.event != "terminal"
     return mine and run.begin_ns <= fact.at_ns <= run.end_ns
 
 

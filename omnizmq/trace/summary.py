@@ -74,7 +74,8 @@ def _stage(timeline: Timeline, story: StageStory) -> dict[str, Any]:
         **times,
         "finished_ms": timeline.ms(story.at_ns.get("finished")),
         "finish_reason": reason,
-        "outputs": number(story.report, "outputs"),
+        "outputs": story.outputs,
+        "last_output_ms": timeline.ms(story.last_output_ns),
     }
 
 

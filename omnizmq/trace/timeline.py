@@ -27,6 +27,9 @@ class StageStory:
     at_ns: Mapping[str, int]
     report: Mapping[str, Value]  # the detail of `finished`
     lost_ns: int | None  # when its replica died, if it did before the request had ended
+    last_output_ns: int | None = None  # the last output that is known
+    outputs: int | None = None  # for the caller; by its report, or as many as the router had sent on
+    origin: str | None = None  # the stage whose error it ended with, its own or that of an input; None: with none
 
     @property
     def step(self) -> str | None:
@@ -36,6 +39,11 @@ class StageStory:
     @property
     def finished(self) -> bool:
         return "finished" in self.at_ns
+
+    @property
+    def ended_well(self) -> bool:
+        """By its own report, with all that it had to give."""
+        return self.finished and text(self.report, "finish_reason") not in (None, "abort", "error")
 
     @property
     def error_code(self) -> str | None:
@@ -146,14 +154,39 @@ class Timeline:
             at_ns.setdefault(fact.event, fact.at_ns)
         replicas = [text(fact.detail, "replica") for fact in facts if fact.event == "bound"]
         replicas += [fact.owner for fact in facts if fact.owner.startswith(f"{stage}/")]
+        report = next((fact.detail for fact in facts if fact.event == "finished"), {})
+        last = next((fact for fact in self.of(attempt, "last_output") if fact.stage == stage), None)
+        counted = number(report, "outputs")
         return StageStory(
             name=stage,
             replica=next(filter(None, replicas), None),
             engine_id=next((fact.engine_id for fact in facts if fact.engine_id), None),
             at_ns=at_ns,
-            report=next((fact.detail for fact in facts if fact.event == "finished"), {}),
+            report=report,
             lost_ns=None if lost is None else lost.at_ns,
+            last_output_ns=self._last_output(attempt, stage),
+            outputs=number(last.detail, "outputs") if counted is None and last is not None else counted,
+            origin=self._origin(attempt, stage, report, lost),
         )
+
+    def _last_output(self, attempt: int, stage: str) -> int | None:
+        """The latest that any fact tells of. What is delivered at the end may have been closed by the end itself."""
+        ends = [fact.at_ns for fact in self.facts if fact.event in ("abort_asked", "terminal")]
+        moments = []
+        for fact in self.of(attempt, "output_ended", "last_output", "delivered", "edge"):
+            if fact.stage != stage or (fact.event == "delivered" and ends and fact.at_ns >= min(ends)):
+                continue
+            moments.append(number(fact.detail, "last_ns") if fact.event == "edge" else fact.at_ns)
+        return max(filter(None, moments), default=None)
+
+    def _origin(self, attempt: int, stage: str, report: Mapping[str, Value], lost: Fact | None) -> str | None:
+        code = text(report, "error_code")
+        if code is None:
+            return stage if lost is not None and not report else None
+        end = self.first("terminal")
+        same = end is not None and attempt == self.attempt and text(end.detail, "error_code") == code
+        blamed = text(end.detail, "error_stage") if end is not None and same else None
+        return text(report, "error_stage") or blamed or stage
 
     def ms(self, at_ns: int | None) -> float | None:
         """Milliseconds since time zero."""

@@ -7,12 +7,14 @@ is shown. Where a terminal is narrow, texts wrap and the least important columns
 from __future__ import annotations
 
 import math
+import os
 from collections.abc import Mapping, Sequence
 from typing import IO, TYPE_CHECKING, Any
 
 from omnizmq.trace.bars import ASCII, BLOCKS, Document, Marks, bar
 from omnizmq.trace.layout import GAP, MIN_FREE, Column, Line, duration, fit, number, sized, table, wrapped
 from omnizmq.trace.live_view import live_lines, present
+from omnizmq.trace.queueing import Stretch, stretches, told
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -21,7 +23,15 @@ if TYPE_CHECKING:
 _PIPED_BAR = 40
 _MOST_BAR = 120
 _TIMES = {"submit": "submitted_ms", "input": "input_ready_ms", "first": "first_output_ms", "end": "finished_ms"}
-_BAR_COLOURS = {"waits": "dim", "computes": "cyan", "gives": "green", "held": "yellow", "reports": "magenta"}
+_BAR_COLOURS = {
+    "queued": "dim",
+    "waits": "dim",
+    "computes": "cyan",
+    "gives": "green",
+    "held": "yellow",
+    "reports": "magenta",
+    "silent": "red",
+}
 
 
 def show(document: Document, out: IO[str], *, origin: str = "", now_ms: float | None = None) -> None:
@@ -43,7 +53,15 @@ def console_for(out: IO[str]) -> Console:
 
 
 def marks_for(out: IO[str]) -> Marks:
-    return BLOCKS if "utf" in _encoding(out).lower() else ASCII
+    """ASCII where `out` cannot take more, or the locale says C or POSIX: Python writes UTF-8 there all the same."""
+    return BLOCKS if "utf" in _encoding(out).lower() and not _plain_locale() else ASCII
+
+
+def _plain_locale() -> bool:
+    """Python itself may have set LC_CTYPE to C.UTF-8, where LANG says C (PEP 538); so that is not what counts then."""
+    every, ctype, lang = (os.environ.get(name, "") for name in ("LC_ALL", "LC_CTYPE", "LANG"))
+    coerced = ctype == "C.UTF-8" and lang in ("C", "POSIX")
+    return (every or ("" if coerced else ctype) or lang) in ("C", "POSIX")
 
 
 def write(shown: Sequence[Line], console: Console) -> None:
@@ -76,7 +94,7 @@ def lines(
     end_ms = _end(document, now_ms)
     parts = [
         _head(document, width, origin),
-        _stages(document, width, marks, end_ms),
+        [*_stages(document, width, marks, end_ms), *_queued(document, width, end_ms)],
         _edges(document, width),
         live_lines(document.get("live"), width),
         _ids(document, width),
@@ -154,11 +172,13 @@ def _columns(
         for (title, key), drop in zip(_TIMES.items(), (2, 1, 3, 5), strict=True)
     ]
     others.append(Column("out", [number(stage["outputs"]) for _, _, stage in rows], right=True, drop=4))
-    others.append(Column("reason", [stage["finish_reason"] or "-" for _, _, stage in rows], drop=6))
+    others.append(Column("reason", [_reason(document, *row) for row in rows], drop=6))
     least = Column("", [" " * MIN_FREE])
     kept, left_out = fit([names, least, *others], width)
     kept.remove(least)
     taken = sum(column.width + len(GAP) for column in kept)
+    queued = stretches(document, end_ms)
+    last = max((attempt for attempt, _, _ in rows), default=1)
     cells = _PIPED_BAR if width is None else min(_MOST_BAR, max(MIN_FREE, width - taken))
     bars = [
         bar(
@@ -168,7 +188,8 @@ def _columns(
             cells,
             marks,
             until_ms=_given_up(document, attempt),
-            quiet_ms=_quiet(document, name, attempt),
+            queued=[(one.begin_ms, one.end_ms) for one in queued if _waited(document, one, name, attempt)],
+            over=document["state"] == "ended" or attempt < last,
             now=present(document.get("live"), name, attempt, end_ms, marks),
         )
         for attempt, name, stage in rows
@@ -186,12 +207,25 @@ def _given_up(document: Document, attempt: int) -> float:
     return min((event["at_ms"] for event in document["events"] if event["attempt"] > attempt), default=math.inf)
 
 
-def _quiet(document: Document, stage: str, attempt: int) -> float | None:
-    """When it sent its last chunk, where it had sent some and the edge's end tells."""
-    sent = [
-        event["last_ms"] for event in _of(document, stage, attempt) if event["event"] == "edge" and event.get("last_ms")
-    ]
-    return max(sent, default=None)
+def _waited(document: Document, stretch: Stretch, stage: str, attempt: int) -> bool:
+    """Whether the stage was to have a part in what was queued then."""
+    planned = next((event.get("stages") for event in document["events"] if event["event"] == "received"), None)
+    return stretch.attempt == attempt and (planned is None or stage in planned.split(","))
+
+
+def _queued(document: Document, width: int | None, end_ms: float) -> list[Line]:
+    """How long and why; of one that still is, the live answer tells instead, where there is one."""
+    found = stretches(document, end_ms)
+    if found and found[-1].open and (document.get("live") or {}).get("queue"):
+        return []
+    return [Line(text) for text in wrapped(told(found), width)] if found else []
+
+
+def _reason(document: Document, attempt: int, name: str, stage: Document) -> str:
+    """In brackets the stage whose error it ended with, where that is another's."""
+    reports = [event for event in _of(document, name, attempt) if event["event"] == "finished"]
+    origin = reports[0].get("error_stage") if reports else None
+    return f"({origin})" if origin not in (None, name) else stage["finish_reason"] or "-"
 
 
 def _note(left_out: Sequence[str], width: int | None) -> list[Line]:
@@ -210,14 +244,14 @@ def _edges(document: Document, width: int | None) -> list[Line]:
     parked = _parked(document)
     columns = [
         Column("edge", [f"{edge['from']} to {edge['to']}" for edge in edges]),
-        Column("chunks", [number(edge["chunks"]) for edge in edges], right=True),
-        Column("bytes", [_bytes(edge["bytes"]) for edge in edges], right=True),
+        Column("chunks", [number(edge["chunks"]) for edge in edges], right=True, drop=5),
+        Column("bytes", [_bytes(edge["bytes"]) for edge in edges], right=True, drop=3),
         Column("first", [number(edge["first_ms"]) for edge in edges], right=True, drop=1),
         Column("last", [number(edge["last_ms"]) for edge in edges], right=True, drop=2),
     ]
     if any(parked.values()):
         cells = [_parked_for(parked.get((edge["from"], edge["to"]))) for edge in edges]
-        columns.append(Column("parked", cells, right=True))
+        columns.append(Column("parked", cells, right=True, drop=4))
     kept, left_out = fit(columns, width)
     heading, *rows = table(kept)
     return [Line(heading, "bold"), *map(Line, rows), *_note(left_out, width)]
@@ -271,10 +305,13 @@ def _terminal(document: Document, width: int | None) -> list[Line]:
     terminal = document["terminal"]
     if terminal is None:
         return []
-    at, reason = number(terminal["at_ms"]), terminal["finish_reason"]
-    return [
-        Line(text) for text in wrapped(f"terminal of {terminal['stage']} at {at} ms, finish reason {reason}", width)
-    ]
+    error = terminal["error"]
+    if error is None:
+        how = f", finish reason {terminal['finish_reason']}"
+    else:
+        where = error["replica"] or error["stage"]
+        how = f": {error['code']}{f' in {where}' if where else ''}"
+    return [Line(text) for text in wrapped(f"ended at {number(terminal['at_ms'])} ms{how}", width)]
 
 
 def _verdict(document: Document, width: int | None, now_ms: float | None) -> list[Line]:

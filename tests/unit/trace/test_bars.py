@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pytest
 from support import trace_stories as stories
 
 from omnizmq.trace.bars import BLOCKS, bar
@@ -9,11 +10,11 @@ from omnizmq.trace.facts import Fact
 from omnizmq.trace.summary import summarize
 
 
-def drawn(facts: list[Fact], stage: str, end_ms: float = 100.0, cells: int = 20) -> str:
+def drawn(facts: list[Fact], stage: str, end_ms: float = 100.0, cells: int = 20, over: bool = False) -> str:
     """Of the stage's first attempt."""
     document = summarize(facts, live=True)
     events = [event for event in document["events"] if event.get("stage") == stage]
-    return bar(document["attempts"][0]["stages"][stage], events, end_ms, cells)
+    return bar(document["attempts"][0]["stages"][stage], events, end_ms, cells, over=over)
 
 
 def test_a_stage_that_ended_without_an_output_never_gives_one() -> None:
@@ -49,7 +50,7 @@ def test_b1_the_first_time_that_a_caller_has_to_read() -> None:
 
 def test_f2_a_replica_that_dies_ends_its_bar() -> None:
     facts = [*stories.started(), stories.fact(50, "replica_lost", "thinker", {"replica": "thinker/0"})]
-    assert drawn(facts, "thinker", cells=10) == "·░░░░×    "
+    assert drawn(facts, "thinker", cells=10, over=True) == "░????×    "
 
 
 def test_the_legend_explains_the_marks_that_occur() -> None:
@@ -61,11 +62,34 @@ def test_what_gave_its_last_output_long_ago_does_not_look_as_if_it_gave_any() ->
     document = summarize([*stories.started(), stories.fact(20, "first_output", "thinker")], live=True)
     events = [event for event in document["events"] if event.get("stage") == "thinker"]
     stage = document["stages"]["thinker"]
+    quiet = stage | {"last_output_ms": 40.0}
     assert bar(stage, events, 100.0, 10) == "·░████████"
-    assert bar(stage, events, 100.0, 10, quiet_ms=40.0) == "·░██░░░░░░"
+    assert bar(quiet, events, 100.0, 10) == "·░██░░░░░░"
     assert bar(stage, events, 100.0, 10, now=(60.0, BLOCKS.held)) == "·░████▒▒▒▒"
     paused = [*events, {"event": "paused", "at_ms": 39.0}]
-    assert bar(stage, paused, 100.0, 10, quiet_ms=40.0) == "·░██▒▒▒▒▒▒"
+    assert bar(quiet, paused, 100.0, 10) == "·░██▒▒▒▒▒▒"
+
+
+@pytest.mark.parametrize(
+    ("more", "shown"),
+    [
+        ([], "·░█???????"),  # it never reported
+        ([stories.fact(90, "finished", "thinker", {"finish_reason": "abort"})], "·░█??????"),
+        ([stories.edge(90, "thinker", "talker", 3, 21, 45)], "·░███?????"),
+        ([stories.fact(45, "last_output", "thinker")], "·░███?????"),
+        ([stories.fact(45, "delivered", "thinker"), stories.terminal(90, "error")], "·░███?????"),
+        ([stories.fact(90, "delivered", "thinker"), stories.terminal(90, "error")], "·░█???????"),
+        ([stories.fact(45, "paused", "thinker")], "·░██▒?????"),
+        ([stories.fact(45, "paused", "thinker"), stories.fact(75, "resumed", "thinker")], "·░███▒▒█??"),
+        ([stories.fact(45, "output_ended", "thinker")], "·░███─────"),
+        ([stories.finished(90, "thinker")], "·░███████"),
+        ([stories.edge(90, "thinker", "talker", 3, 21, 45), stories.finished(90, "thinker")], "·░███░░░░"),
+    ],
+)
+def test_t1_of_what_has_ended_nothing_is_shown_that_is_not_known(more: list[Fact], shown: str) -> None:
+    document = summarize([*stories.started(), stories.fact(20.5, "first_output", "thinker"), *more], live=False)
+    events = [event for event in document["events"] if event.get("stage") == "thinker"]
+    assert bar(document["stages"]["thinker"], events, 100.0, 10, over=True).rstrip() == shown
 
 
 def test_what_took_most_of_a_cell_is_what_it_shows() -> None:

@@ -94,7 +94,7 @@ def test_a_stage_and_what_its_worker_says() -> None:
         "now: running, its caller is connected",
         "stage      request         engine          slots  wait  out  last made",
         "thinker/0  runs for 2.0 s  stepping 1.0 s    3/8     5    7  4.0 s ago",
-        "outputs sent to its caller: thinker 5, 2 consumed",
+        "outputs sent to its caller: thinker 5",
     ]
 
 
@@ -137,6 +137,9 @@ def test_b1_an_edge_without_credit_or_room_says_so_and_who_holds_it() -> None:
     assert shown[4].endswith(
         "holds 12.0 MiB of 16.0 MiB; FULL for 1.0 s: its part of the ring is full, held by other-1"
     )
+    window = full | {"full": "credit"}
+    shown = text(live({"thinker": stage("thinker/0", answer=answer("PARKED", edges=[window]))}))
+    assert shown[3].endswith("FULL for 1.0 s: its window of chunks is full")
 
 
 def test_inputs_and_their_ends() -> None:
@@ -158,8 +161,10 @@ def test_b1_a_caller_that_has_to_read() -> None:
     shown = text(live({"thinker": stage("thinker/0", answer=answer("PAUSED", caller=waits))}, caller=False))
     assert shown[0] == "now: running, its caller is gone"
     assert shown[3] == (
-        "  to its caller: 9 sent, 8 of 8 unread, 2.0 KiB of 8.0 MiB, 2 wait; FULL for 3.0 s: its caller has to read"
+        "  to its caller: 9 sent, 2 wait; FULL for 3.0 s: its caller has to read, 8 of 8 unread, 2.0 KiB of 8.0 MiB"
     )
+    reads = caller | {"waiting": 0, "full": False, "since_ns": 0}
+    assert text(live({"thinker": stage("thinker/0", answer=answer(caller=reads))}))[3] == "  to its caller: 9 sent"
 
 
 def test_r1_a_stage_that_has_taken_all_that_came_waits_for_more() -> None:
@@ -202,4 +207,4 @@ def test_what_a_bar_shows_of_the_present(state: str, shown: object) -> None:
     assert present(document, "talker", 1, 10_000.0, BLOCKS) is None
     assert present(None, "talker", 1, 10_000.0, BLOCKS) is None
     silent = document | {"silent": ["talker/0"]}
-    assert present(silent, "talker", 1, 10_000.0, BLOCKS) == (9500.0, BLOCKS.unknown)
+    assert present(silent, "talker", 1, 10_000.0, BLOCKS) == (9500.0, BLOCKS.silent)

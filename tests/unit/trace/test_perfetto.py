@@ -52,7 +52,7 @@ def test_a_request_is_a_slice_on_its_own_track_and_on_each_replicas() -> None:
     assert all(track.names(0) == ["demo"] for track in trace.tracks.values())
     assert trace.tracks["requests"].names(1) == ["arrives", "is admitted", "runs", "cleans up"]
     talker = trace.tracks["talker/0"]
-    assert talker.names(1)[2:5] == ["waits for input", "waits for slot", "computes"]
+    assert talker.names(1)[2:5] == ["waits for input", "waits for slot", "runs without output"]
     waits = talker.slice("waits for input")
     assert (waits.begin_ns, waits.end_ns) == (story.ns(4), story.ns(41))
 

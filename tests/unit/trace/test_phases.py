@@ -40,9 +40,9 @@ def test_a_stage_is_cut_at_its_facts() -> None:
         ("waits for registration", 3, 4),
         ("waits for input", 4, 61),
         ("waits for slot", 61, 62),
-        ("computes", 62, 80),
+        ("runs without output", 62, 80),
         ("gives output", 80, 190),
-        ("reports its end", 190, 199),
+        ("report awaited", 190, 199),
     ]
     assert run.ended
     assert run.story is not None
@@ -62,17 +62,18 @@ def test_a_fact_that_is_missing_is_not_made_up() -> None:
         "waits for registration",
         "waits for slot",
         "gives output",
+        "runs without output",
     ]
 
 
 def test_a_pause_interrupts_what_it_falls_into() -> None:
     facts = [*story.spoken(), story.fact(85, "paused", "code2wav"), story.fact(120, "resumed", "code2wav")]
     assert shown(of_stage(facts, "code2wav"))[4:] == [
-        ("computes", 62, 80),
+        ("runs without output", 62, 80),
         ("gives output", 80, 85),
         ("paused", 85, 120),
         ("gives output", 120, 190),
-        ("reports its end", 190, 199),
+        ("report awaited", 190, 199),
     ]
 
 
@@ -81,7 +82,7 @@ def test_after_a_pause_comes_what_the_stage_has_come_to_meanwhile() -> None:
     assert shown(of_stage(facts, "code2wav"))[5:] == [
         ("gives output", 80, 85),
         ("paused", 85, 195),
-        ("reports its end", 195, 199),
+        ("report awaited", 195, 199),
     ]
 
 
@@ -104,22 +105,39 @@ def test_a_step_that_is_out_of_order_counts_as_its_predecessor() -> None:
         ("waits for registration", 5, 9),
         ("waits for input", 9, 9),
         ("waits for slot", 9, 12),
-        ("computes", 12, 20),
+        ("runs without output", 12, 20),
     ]
 
 
 def test_a_stage_that_lost_its_replica_ends_then() -> None:
     facts = [*story.started(), story.fact(30, "replica_lost", "thinker", {"replica": "thinker/0", "reason": "x"})]
     run = of_stage(facts, "thinker")
-    assert shown(run)[-1] == ("computes", 8, 30)
+    assert shown(run)[-2:] == [("runs without output", 8, 8), ("unknown", 8, 30)]
     assert run.ended
+
+
+def test_what_is_not_known_of_a_stage_that_did_not_end_well_is_not_claimed() -> None:
+    gave = [*story.started(), story.fact(40, "first_output", "thinker"), story.terminal(500, "error")]
+    assert shown(of_stage(gave, "thinker"))[-2:] == [("gives output", 40, 40), ("unknown", 40, 500)]
+    abort = story.fact(450, "finished", "thinker", {"finish_reason": "abort"})
+    later = [*gave, story.fact(60, "last_output", "thinker", {"outputs": 3}), abort]
+    assert shown(of_stage(later, "thinker"))[-2:] == [("gives output", 40, 60), ("unknown", 60, 450)]
+    assert shown(of_stage([*gave, story.fact(60, "output_ended", "thinker")], "thinker"))[-1][0] == "report awaited"
+    assert shown(of_stage([*gave, story.fact(60, "paused", "thinker"), abort], "thinker"))[-1][0] == "paused"
+
+
+def test_what_ended_well_ran_on_after_its_last_output() -> None:
+    assert shown(of_stage(story.spoken(), "talker"))[-2:] == [
+        ("gives output", 60, 148),
+        ("runs without output", 148, 150),
+    ]
 
 
 def test_a_stage_that_was_left_behind_ends_then() -> None:
     left = [story.fact(30, "abort_asked"), story.fact(80, "left_behind", "thinker", {"replica": "thinker/0"})]
     facts = [*story.started(), *left, story.terminal(81, "abort"), story.fact(900, "cleaned")]
-    assert shown(of_stage(facts, "thinker"))[-1] == ("computes", 8, 80)
-    assert shown(of_stage(facts, "talker"))[-1] == ("waits for input", 4, 900)
+    assert shown(of_stage(facts, "thinker"))[-1] == ("unknown", 8, 80)
+    assert shown(of_stage(facts, "talker"))[-1] == ("unknown", 4, 900)
 
 
 def test_a_stage_that_was_never_submitted_owes_no_report() -> None:

@@ -158,6 +158,36 @@ def test_an_error_is_told_in_words_and_by_its_code() -> None:
     assert request.attributes["omnizmq.error_stage"] == "talker"
 
 
+def test_f1_the_stage_at_fault_alone_has_the_error() -> None:
+    """Its consumer got it over the edge; a producer that fell silent does not itself say that it failed."""
+    burst = {"finish_reason": None, "error_code": "stage_error", "error_message": "it burst", "error_stage": "talker"}
+    facts = [*story.started(), *(story.fact(59, "finished", stage, burst) for stage in ("talker", "code2wav"))]
+    end = {"error_code": "stage_error", "error_stage": "talker", "error_message": "it burst"}
+    request, _, talker, code2wav = make([*facts, story.terminal(59, "error", **end)])
+    assert (request.error, talker.error, code2wav.error) == ("it burst", "it burst", None)
+    assert talker.attributes["error.type"] == "stage_error"
+    assert "error.type" not in code2wav.attributes
+    assert code2wav.attributes["omnizmq.ended_with"] == "talker"
+    assert "omnizmq.ended_with" not in talker.attributes
+    assert events(request)[-1] == "terminal"
+    silent = [*story.started(), story.fact(59, "finished", "talker", {"finish_reason": "abort"})]
+    silent.append(story.fact(58, "finished", "code2wav", {"finish_reason": None, "error_code": "input_timeout"}))
+    end |= {"error_code": "input_timeout", "error_message": "talker/0 sent nothing"}
+    _, thinker, talker, code2wav = make([*silent, story.terminal(59, "error", **end)])
+    assert (thinker.error, talker.error, code2wav.error) == (None, "talker/0 sent nothing", None)
+
+
+def test_tokens_are_counted_a_stage_and_in_all() -> None:
+    facts = story.started()
+    for stage, prompt, made in (("thinker", 13, 5), ("talker", 0, 7)):
+        detail = {"finish_reason": "stop", "usage_prompt_tokens": prompt, "usage_completion_tokens": made}
+        facts.append(story.fact(50, "finished", stage, detail))
+    request, thinker, talker, code2wav = make([*facts, story.terminal(60)])
+    names = ("gen_ai.usage.input_tokens", "gen_ai.usage.output_tokens")
+    shown = [[span.attributes.get(name) for name in names] for span in (request, thinker, talker, code2wav)]
+    assert shown == [[13, 12], [13, 5], [0, 7], [None, None]]
+
+
 def test_a_refusal_is_an_error_without_stages() -> None:
     refused = story.fact(1, "refused", detail={"code": "overloaded", "message": "no room"})
     (request,) = make([story.fact(0, "asked"), refused])

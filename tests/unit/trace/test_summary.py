@@ -23,6 +23,7 @@ STAGE_KEYS = [
     "finished_ms",
     "finish_reason",
     "outputs",
+    "last_output_ms",
 ]
 VERDICT_KEYS = ["complete", "last_boundary", "waiting_for", "since_ms", "owner", "text"]
 VERDICT_KEYS += ["cause", "stage", "replica", "reason_no_output"]
@@ -45,6 +46,7 @@ def test_t1_a_complete_request_in_full() -> None:
         "finished_ms": 150.0,
         "finish_reason": "stop",
         "outputs": 0,
+        "last_output_ms": 148.0,
     }
     assert document["edges"] == [
         {"from": "thinker", "to": "talker", "chunks": 8, "bytes": 2048, "first_ms": 40.5, "last_ms": 88.0},

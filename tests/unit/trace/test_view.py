@@ -8,9 +8,10 @@ from typing import Any
 import pytest
 from support import trace_stories as stories
 
+from omnizmq.trace.bars import BLOCKS
 from omnizmq.trace.facts import Fact
 from omnizmq.trace.summary import summarize
-from omnizmq.trace.view import lines, show
+from omnizmq.trace.view import lines, marks_for, show
 
 SPOKEN = """\
 demo  request demo-0123456789abcdef
@@ -20,7 +21,7 @@ stage       0                                 200 ms  submit  input  first  end 
 thinker/0    ·░░░░░░██████████─                          5.0    7.0     40   91    8  stop
 talker/0    ········░░░░██████████████████               3.0     41     60  150    0  stop
 code2wav/0  ············░░░░██████████████████████──     3.0     61     80  199    4  stop
-times in ms since it was asked, · waits, ░ computes without output, █ gives output, ─ output ended, report awaited
+times in ms since it was asked, · waits, ░ runs without output, █ gives output, ─ output ended, report awaited
 
 edge                chunks    bytes  first  last
 thinker to talker        8  2.0 KiB     40    88
@@ -30,7 +31,7 @@ engine id demo-0123456789abcdef/1/thinker
 engine id demo-0123456789abcdef/1/talker
 engine id demo-0123456789abcdef/1/code2wav
 
-terminal of code2wav at 200 ms, finish reason stop
+ended at 200 ms, finish reason stop
 complete after 200 ms, finish reason stop
 """
 
@@ -153,6 +154,87 @@ def test_a_message_cannot_steer_the_terminal_nor_the_markup() -> None:
     text = shown(summarize(facts, live=False))
     assert "failed after 99 ms: stage_error: ?[2J?[red]boom??bye; what was awaited: " in text
     assert "\x1b" not in text
+
+
+def test_b2_what_was_queued_is_drawn_and_said() -> None:
+    facts = [*stories.asked(stories.TEXT), stories.fact(2, "queued", detail={"why": "behind"})]
+    facts.append(stories.fact(20, "queued", detail={"why": "full", "lacks": "thinker"}))
+    live = shown(summarize(facts, live=True), now_ms=42.0)
+    assert "thinker    ▁▁▁▁▁▁" in live
+    assert "talker     ▁" not in live  # it is not planned
+    assert "queued 40 ms so far: others were before it, then all places of thinker were taken\n" in live
+    facts += [*stories.bound(50, "thinker"), *stories.registered(51, "thinker"), stories.fact(53, "running", "thinker")]
+    facts += [stories.finished(100, "thinker", outputs=0), stories.terminal(100, stage="thinker")]
+    ended = shown(summarize(facts, live=False))
+    assert f"thinker/0  {'▁' * 20}·{'░' * 19}" in ended
+    assert "▁ queued" in ended
+    assert "queued 48 ms: others were before it, then all places of thinker were taken\n" in ended
+
+
+def test_a_live_answer_tells_of_a_queue_alone() -> None:
+    queue = {"why": "full", "lacks": "thinker", "replicas": "1 of 1 full", "ahead": 0, "since_ns": 1}
+    inspected: dict[str, Any] = {"attempt": 1, "now_ns": 2, "phase": "waiting", "caller": True, "deadline_ns": None}
+    inspected |= {"queue": queue, "stages": {}, "deliveries": {}, "silent": []}
+    facts = [*stories.asked(), stories.fact(2, "queued", detail={"why": "full", "lacks": "thinker"})]
+    text = shown(summarize(facts, live=True) | {"live": inspected}, now_ms=42.0)
+    assert "queued for" in text
+    assert "queued 40 ms" not in text
+
+
+def test_f1_who_failed_is_named_and_who_only_heard_of_it_is_not_blamed() -> None:
+    burst: dict[str, Any] = {"finish_reason": None, "error_code": "stage_error", "error_stage": "talker"}
+    facts = [*stories.started(), *(stories.fact(99, "finished", stage, burst) for stage in ("talker", "code2wav"))]
+    facts.append(
+        stories.terminal(99, "error", error_code="stage_error", error_stage="talker", error_replica="talker/0")
+    )
+    text = shown(summarize(facts, live=False))
+    assert "ended at 99 ms: stage_error in talker/0\n" in text
+    reasons = {row.split()[0]: row.split()[-1] for row in text.splitlines()[4:7]}
+    assert reasons == {"thinker/0": "-", "talker/0": "error", "code2wav/0": "(talker)"}
+    text = shown(
+        summarize([*stories.started(), stories.terminal(99, "error", error_code="deadline_exceeded")], live=False)
+    )
+    assert "ended at 99 ms: deadline_exceeded\n" in text
+
+
+def test_an_ended_request_shows_nothing_that_is_not_known() -> None:
+    gave = [stories.fact(40, "first_output", "thinker"), stories.fact(60, "last_output", "thinker", {"outputs": 5})]
+    facts = [*stories.started(), *gave, stories.terminal(200, "error", error_code="deadline_exceeded")]
+    text = shown(summarize(facts, live=False))
+    (row,) = [line for line in text.splitlines() if line.startswith("thinker/0")]
+    assert row.split()[:2] == ["thinker/0", "·░░░░░░████" + "?" * 28]
+    assert row.split()[-2:] == ["5", "-"]
+    assert "? not known" in text
+
+
+@pytest.mark.parametrize(
+    ("locale", "blocks"),
+    [
+        ({}, True),
+        ({"LANG": "en_US.UTF-8"}, True),
+        ({"LANG": "C", "LC_ALL": "C.UTF-8"}, True),
+        ({"LC_CTYPE": "C.UTF-8"}, True),
+        ({"LANG": "en_US.UTF-8", "LC_ALL": "C"}, False),
+        ({"LANG": "en_US.UTF-8", "LC_CTYPE": "POSIX"}, False),
+        ({"LANG": "C"}, False),
+        ({"LANG": "C", "LC_CTYPE": "C.UTF-8"}, False),  # as Python makes it of LANG=C
+    ],
+)
+def test_a_locale_of_c_gets_bars_of_ascii(
+    locale: dict[str, str], blocks: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("LC_ALL", "LC_CTYPE", "LANG"):
+        monkeypatch.delenv(name, raising=False)
+    for name, value in locale.items():
+        monkeypatch.setenv(name, value)
+    assert (marks_for(Terminal()) is BLOCKS) == blocks
+
+
+def test_an_edge_table_fits_a_very_narrow_terminal() -> None:
+    found = at_width(stories.spoken(), 30)
+    (row,) = [line for line in found if line.startswith("thinker to talker")]
+    assert row.split()[-1] == "8"
+    assert max(len(line) for line in found) <= 30
 
 
 def test_an_output_that_is_not_unicode_gets_bars_of_ascii() -> None:
