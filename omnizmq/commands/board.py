@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from omnizmq.commands.status import REQUESTS, counted, recording, state_of, tracing
+from omnizmq.commands.status import counted, counts_of_requests, recording, silence, state_of, tracing
 from omnizmq.trace.bars import Marks
 from omnizmq.trace.layout import GAP, Column, Line, duration, fit, sized, table, wrapped
 
@@ -46,10 +46,11 @@ def cut(shown: Sequence[Line], height: int) -> list[Line]:
 def _head(document: Document, width: int | None) -> list[Line]:
     ready = "ready" if document["ready"] else "NOT READY"
     title = f"{document['name']}: {document['state']}, {ready}, at {document['at'][11:19]}"
-    requests = ", ".join(f"{document[key]} {name}" for key, name in REQUESTS.items())
     rates = ", ".join(f"{_rate(document['rates'][key])} {name}" for key, name in _RATES.items())
+    if not any(value is not None for value in document["rates"].values()):
+        rates = "measuring…"
     shown = [Line(text, "bold green" if document["ready"] else "bold red") for text in wrapped(title, width)]
-    texts = (f"requests: {requests}", f"rates: {rates}")
+    texts = (f"requests: {counts_of_requests(document)}", f"rates: {rates}")
     return shown + [Line(line) for text in texts for line in wrapped(text, width, hanging=GAP)]
 
 
@@ -82,18 +83,26 @@ def _replicas(document: Document, width: int | None, marks: Marks) -> list[Line]
         Column("state", [state_of(replica) for replica in replicas]),
         Column("", [_gauge(replica["active"], replica["capacity"], marks) for replica in replicas], drop=3),
         Column("in flight", [f"{replica['active']}/{replica['capacity']}" for replica in replicas], right=True),
-        Column("bound", [str(replica["inflight"]) for replica in replicas], right=True, drop=4),
-        Column("engine", [f"{one['engine']} {duration(one['engine_s'] * 1000)}" for one in replicas]),
-        Column("heard", [f"{duration(one['heartbeat_age_s'] * 1000)} ago" for one in replicas], right=True, drop=2),
+        Column("bound", [str(replica["inflight"]) for replica in replicas], right=True, drop=2),
+        Column("engine", [f"{one['engine']} {duration(one['engine_s'] * 1000)}" for one in replicas], drop=5),
+        Column("heard", [_heard(one) for one in replicas], right=True, drop=6),
         Column("pid", [str(replica["pid"]) for replica in replicas], right=True, drop=1),
-        Column("restarts", [str(replica["restarts"]) for replica in replicas], right=True, drop=5),
+        Column("restarts", [str(replica["restarts"]) for replica in replicas], right=True, drop=4),
     ]
     kept, left_out = fit(columns, width)
     heading, *rows = table(kept)
     shown = [Line(heading, "bold")]
-    shown += [Line(row, _STATES.get(one["state"], "yellow")) for one, row in zip(replicas, rows, strict=True)]
+    shown += [Line(row, _style(one)) for one, row in zip(replicas, rows, strict=True)]
     names = [name for name in left_out if name]
     return shown + _note(names, width)
+
+
+def _heard(replica: Document) -> str:
+    return silence(replica) or f"{duration(replica['heartbeat_age_s'] * 1000)} ago"
+
+
+def _style(replica: Document) -> str:
+    return "bold red" if silence(replica) else _STATES.get(replica["state"], "yellow")
 
 
 def _note(names: Sequence[str], width: int | None) -> list[Line]:

@@ -31,12 +31,15 @@ class Store(NamedTuple):
 
 
 class Found(NamedTuple):
-    """A request, its facts, and how many others bear its id."""
+    """A request, its facts, and how many others bear its id. `elsewhere`: in which deployments. `traced`: its
+    deployment records facts, as far as is known."""
 
     store: Store
     about: Traced
     facts: Sequence[Fact]
     others: int = 0
+    elsewhere: Sequence[str] = ()
+    traced: bool = True
 
     @property
     def may_go_on(self) -> bool:
@@ -56,7 +59,8 @@ class Found(NamedTuple):
     @property
     def origin(self) -> str:
         """Deployment and date, as they are shown."""
-        return f"deployment {self.store.name}, {self.started.astimezone():%Y-%m-%d %H:%M:%S}"
+        shown = f"deployment {self.store.name}, {self.started.astimezone():%Y-%m-%d %H:%M:%S}"
+        return shown if self.traced else f"{shown} (tracing is off: live answers alone)"
 
     @property
     def goes_on(self) -> bool:
@@ -101,8 +105,11 @@ def find(id_: str | None, connect: str | None, *, quiet: bool = False) -> Found:
         if not found:
             raise NotFoundError(unknown(id_, connect) + ("" if id_ is None else _perhaps_lost(connect)))
         chosen = max(found, key=lambda one: one.rank)
-        others = 0 if id_ is None else sum(one.matches for one in found) - 1
-        return Found(chosen.store, chosen.about, chosen.reader.facts(chosen.about.request_id), others)
+        facts = chosen.reader.facts(chosen.about.request_id)
+        if id_ is None:
+            return Found(chosen.store, chosen.about, facts)
+        elsewhere = [one.store.name for one in found if one.matches > (one is chosen)]
+        return Found(chosen.store, chosen.about, facts, sum(one.matches for one in found) - 1, elsewhere)
 
 
 def again(found: Found) -> Found:

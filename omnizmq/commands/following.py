@@ -14,7 +14,7 @@ from typing import Any
 
 import click
 
-from omnizmq.commands.finding import Found, again, find, stores
+from omnizmq.commands.finding import Found, again, find, stores, unknown
 from omnizmq.commands.inspecting import look
 
 POLL_S = 0.5
@@ -39,7 +39,9 @@ def follow(id_: str | None, connect: str | None, *, as_json: bool) -> Found:
 
 
 def _awaited(id_: str | None, connect: str | None) -> Found:
+    from omnizmq.commands.untraced import untraced, why
     from omnizmq.errors import NotFoundError
+    from omnizmq.runtime import running
 
     stores(connect)  # a deployment that there is not does not come
     deadline = time.monotonic() + WAIT_S
@@ -50,6 +52,9 @@ def _awaited(id_: str | None, connect: str | None) -> Found:
         except NotFoundError as error:
             if time.monotonic() >= deadline:
                 raise
+            off = [] if said else untraced(connect)
+            if off and (connect or len(off) == len(running())):  # it cannot come
+                raise NotFoundError(unknown(id_, connect) + why(off)) from error
             if not said:
                 click.echo(f"omnizmq trace: {error.message}; waiting for it for up to {WAIT_S:.0f} s", err=True)
             said = True

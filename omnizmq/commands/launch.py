@@ -28,7 +28,9 @@ Say = Callable[[str, dict[str, object]], None]
 
 
 @click.command()
-@click.option("--config", "config_path", required=True, metavar="FILE", help="A TOML file or a shipped name: embedded.")
+@click.option(
+    "--config", "config_path", required=True, metavar="FILE", help="A TOML file or a shipped name: embedded, synthetic."
+)
 @click.option("--name", metavar="NAME", help="The deployment's name; default: the configuration's.")
 @click.option("--set", "sets", multiple=True, metavar="K=V", help="Override a value: stage.talker.replicas=2.")
 @click.option("--json", "as_json", is_flag=True, help="Print the ready line as JSON.")

@@ -9,6 +9,7 @@ from typing import Any
 import click
 
 from omnizmq.commands import options
+from omnizmq.trace.layout import duration
 
 
 @click.command()
@@ -45,9 +46,12 @@ REQUESTS = {
     "paused": "paused",
     "bindings": "bindings",
     "leftovers": "leftovers",
-    "discarded": "outputs discarded",
+    "discarded": "discarded outputs",
 }
 """Keys of the document, and what their counts are called."""
+
+SILENT_S = 3.0
+"""So long is nobody silent who sends a heartbeat a second, as is usual."""
 
 TRACING = {
     "rows_dropped": "facts not stored",
@@ -60,7 +64,7 @@ TRACING = {
 def _render(document: dict[str, Any]) -> str:
     lines = [
         f"{document['name']}: {document['state']}, {'ready' if document['ready'] else 'not ready'}",
-        "requests: " + ", ".join(f"{document[key]} {name}" for key, name in REQUESTS.items() if key in document),
+        f"requests: {counts_of_requests(document)}",
     ]
     lines += [_replica(replica) for stage in document["stages"].values() for replica in stage["replicas"]]
     for ring in document["rings"]:
@@ -69,6 +73,22 @@ def _render(document: dict[str, Any]) -> str:
         lines.append(f"  {ring['edge']:<26} {used:.1f} of {capacity:.0f} MiB of the ring of {ring['replica']}{beside}")
     lines += [*tracing(document.get("trace", {})), *recording(document)]
     return "\n".join([*lines, counted(document)])
+
+
+def counts_of_requests(document: dict[str, Any]) -> str:
+    """As many as it tells of each kind."""
+    told = [(document[key], name) for key, name in REQUESTS.items() if key in document]
+    return ", ".join(f"{count} {name.removesuffix('s') if count == 1 else name}" for count, name in told)
+
+
+def silence(replica: dict[str, Any]) -> str:
+    """For how long nothing has been heard of a replica that should have told of itself; empty for one that has."""
+    age_s: float = replica.get("heartbeat_age_s", 0.0)
+    return (
+        f"SILENT for {duration(age_s * 1000)}"
+        if age_s > SILENT_S and replica["state"] not in ("starting", "dead")
+        else ""
+    )
 
 
 def counted(document: dict[str, Any]) -> str:
@@ -91,6 +111,8 @@ def recording(document: dict[str, Any]) -> list[str]:
 
 def tracing(trace: dict[str, Any]) -> list[str]:
     """A line about what became of the facts of requests, where there is anything to say."""
+    if not trace.get("on", True):
+        return ["tracing: off (router.trace)"]
     counted = [f"{trace[key]} {name}" for key, name in TRACING.items() if trace.get(key)]
     failure = [f"the trace cannot be written: {trace['failure']}"] if trace.get("failure") else []
     return ["tracing: " + ", ".join(counted + failure)] if counted or failure else []
@@ -104,7 +126,8 @@ def _replica(replica: dict[str, Any]) -> str:
     restarts = f"{replica['restarts']} restart{'' if replica['restarts'] == 1 else 's'}"
     if state == "dead":
         return f"  {replica['id']:<16} {state:<10} {restarts} so far, the next one is due"
+    silent = f"{said}, " if (said := silence(replica)) else ""
     return (
-        f"  {replica['id']:<16} {state:<10} {active}/{replica['capacity']} in flight{bound}, "
+        f"  {replica['id']:<16} {state:<10} {silent}{active}/{replica['capacity']} in flight{bound}, "
         f"{replica['engine']} for {replica['engine_s']:.1f} s, pid {replica['pid']}, {restarts}"
     )

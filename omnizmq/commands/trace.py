@@ -47,6 +47,7 @@ def trace(
 
     ID is the caller's own id or a request id. While the request runs and after it has ended, also after its deployment
     has. Times are milliseconds since the client's submit.
+    The exit code says whether the request was found, not whether it went well, also with --follow.
     """
     _check(id_, last=last, failed=failed, limit=limit, slow=slow, follow=follow)
     if id_ is not None:
@@ -60,7 +61,8 @@ def trace(
 
     found = following.follow(id_, connect, as_json=as_json) if follow else _find(id_, connect)
     if found.others:
-        click.echo(f"omnizmq trace: {found.others} other request{_bear(found.others)} this id", err=True)
+        where = f" (in {', '.join(found.elsewhere)})"
+        click.echo(f"omnizmq trace: {found.others} other request{_bear(found.others)} this id{where}", err=True)
     written = _written(perfetto, [found])
     if as_json or not follow:
         _show(found, as_json=as_json, more=written)
@@ -69,15 +71,17 @@ def trace(
 def _find(id_: str | None, connect: str | None) -> Found:
     """In a trace; or, where no trace has a row of it, in a running router."""
     from omnizmq.commands import finding, inspecting
+    from omnizmq.commands.untraced import untraced, why
     from omnizmq.errors import NotFoundError
 
     try:
         return finding.find(id_, connect)
-    except NotFoundError:
+    except NotFoundError as error:
+        off = untraced(connect)
         held = None if id_ is None else inspecting.held(id_, connect)
         if held is None:
-            raise
-        return held
+            raise NotFoundError(finding.unknown(id_, connect) + why(off) if off else error.message) from error
+        return held._replace(traced=held.store.name not in off)
 
 
 def _check(id_: str | None, *, last: bool, failed: bool, limit: int | None, slow: int | None, follow: bool) -> None:
@@ -95,14 +99,23 @@ def _list(
     connect: str | None, failed: bool, limit: int | None, slow: int | None, as_json: bool, perfetto: Path | None
 ) -> None:
     from omnizmq.commands import listing
+    from omnizmq.commands.untraced import untraced, why
+    from omnizmq.errors import NotFoundError
 
-    listed = listing.failed(connect, limit or listing.LIMIT) if slow is None else listing.slow(connect, slow)
+    off = []
+    try:
+        listed = listing.failed(connect, limit or listing.LIMIT) if slow is None else listing.slow(connect, slow)
+    except NotFoundError:  # a deployment that records nothing has no trace
+        listed, off = [], untraced(connect)
+        if not off:
+            raise
     written = _written(perfetto, [one.found for one in listed])
     if as_json:
         click.echo(json.dumps({"requests": listing.documents(listed), **written}, indent=2))
     else:
         where = f" in the trace of {connect}" if connect else ""
-        listing.show(listed, f"no request {'has failed' if failed else 'is stored'}{where}")
+        nothing = f"no request {'has failed' if failed else 'is stored'}{where}"
+        listing.show(listed, nothing if listed else nothing + why(off or untraced(connect)))
 
 
 def _written(perfetto: Path | None, requests: Sequence[Found]) -> dict[str, Any]:
@@ -130,6 +143,7 @@ def _show(found: Found, *, as_json: bool, more: dict[str, Any]) -> None:
             "deployment": found.store.name,
             "started_at": found.started.isoformat(),
             "other_matches": found.others,
+            "other_deployments": list(found.elsewhere),
             **more,
         }
         click.echo(json.dumps(document | extra, indent=2))

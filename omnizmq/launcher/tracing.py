@@ -19,6 +19,7 @@ class Tracing:
     def __init__(self, config: Config, state: Path) -> None:
         """`state` is the deployment's state directory. Raises `ConfigError` where packages for spans are missing."""
         limits = config.router
+        self._on = limits.trace
         exporter = _exporter(config) if limits.trace_otlp else None
         self._writer = TraceWriter(
             state / "trace.db", max_mib=limits.trace_max_mib, max_age_days=limits.trace_max_age_days
@@ -29,6 +30,7 @@ class Tracing:
     def status(self) -> dict[str, object]:
         """What `omnizmq status` says of it."""
         return {
+            "on": self._on,
             "rows_dropped": self._writer.dropped,
             "failure": self._writer.failure,
             "spans_exported": self._spans.exported if self._spans else 0,

@@ -6,6 +6,7 @@ Headers, certificates and compression are what the SDK's environment variables (
 from __future__ import annotations
 
 import logging
+import re
 from collections.abc import Sequence
 
 from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
@@ -19,6 +20,9 @@ from omnizmq.trace.spans import Span
 
 TIMEOUT_S = 5.0
 """How long one batch may take, with what is tried again."""
+
+_MOST_SAID = 120
+"""Characters of a complaint that tells of no system's error."""
 
 _SAMPLED = TraceFlags(TraceFlags.SAMPLED)
 
@@ -46,8 +50,8 @@ class OtlpExporter:
             try:
                 result = self._exporter.export([self._of_sdk(span) for span in spans])
             except Exception as error:  # noqa: BLE001 (not every version of the SDK catches what a connection raises)
-                return " ".join(str(error).split())
-            return None if result is SpanExportResult.SUCCESS else said.text
+                return briefly(str(error))
+            return None if result is SpanExportResult.SUCCESS else briefly(said.text)
 
     def _of_sdk(self, span: Span) -> ReadableSpan:
         failed = span.error is not None
@@ -66,6 +70,13 @@ class OtlpExporter:
             end_time=span.end_ns,
             instrumentation_scope=self._scope,
         )
+
+
+def briefly(complaint: str) -> str:
+    """What the system said, where it is in there among the names of classes; else its beginning."""
+    found = re.search(r"\[Errno -?\d+\] ([^'\")]+)|Read timed out", complaint)
+    text = " ".join(complaint.split()) if found is None else found[1] or "it does not answer in time"
+    return text if len(text) <= _MOST_SAID else f"{text[:_MOST_SAID]}…"
 
 
 def _context(trace_id: str, span_id: str, *, remote: bool = False) -> SpanContext:

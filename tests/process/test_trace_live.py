@@ -94,11 +94,22 @@ def test_t2_a_report_that_withholds_the_terminal_and_a_request_that_is_in_no_tra
         assert named(found) == TALKER
         assert found["verdict"]["text"].endswith(", and its engine is idle (the trace has no row of it)")
         assert found["external_id"] == "late"
+        shown = await asyncio.to_thread(omnizmq, "trace", "late")
+        assert "(tracing is off: live answers alone)" in shown.stdout
         assert await client.abort("late") == 1
         await asking.error()
+        off = ": tracing is off in deployment synthetic (router.trace)"
+        for asked, said in (("late", "no request with id 'late' is known"), ("--last", "no request is stored")):
+            for follow in ((), ("--follow",)):
+                done = await asyncio.to_thread(omnizmq, "trace", asked, *follow)
+                assert (done.returncode, done.stderr) == (1, f"omnizmq trace: {said}{off}\n")
         done = await asyncio.to_thread(omnizmq, "trace", "late", "--connect", deployment.name)
-        assert done.returncode != 0
-        assert "no trace database" in done.stderr
+        assert done.returncode == 1
+        assert done.stderr.endswith(f"{off}\n")
+        for options in ((), ("--connect", deployment.name)):
+            done = await asyncio.to_thread(omnizmq, "trace", "--failed", *options)
+            assert (done.returncode, done.stderr) == (0, "")
+            assert done.stdout.endswith(f"{off}\n")
 
     late = "stage.talker.options.terminal_delay_ms=3600000"
     with launched(

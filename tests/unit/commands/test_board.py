@@ -40,7 +40,7 @@ def test_a_deployment_at_a_glance() -> None:
     shown = text(document(slowest=[SLOW]))
     assert shown[:3] == [
         "synthetic: running, NOT READY, at 03:04:05",
-        "requests: 0 live, 0 queued, 0 paused, 0 bindings, 0 leftovers, 0 outputs discarded",
+        "requests: 0 live, 0 queued, 0 paused, 0 bindings, 0 leftovers, 0 discarded outputs",
         "rates: - requests/s, 0.5 ended/s, 120.0 outputs/s",
     ]
     assert shown[4:7] == [
@@ -50,6 +50,22 @@ def test_a_deployment_at_a_glance() -> None:
     ]
     assert [line.split()[0] for line in shown[9:12]] == ["thinker/0", "talker/0", "code2wav/0"]
     assert "thinker/0  thinker->talker  ███·········  4.0 MiB  16.0 MiB" in shown
+
+
+def test_at_the_first_look_there_are_no_rates_yet() -> None:
+    rates = dict.fromkeys(("requests_per_s", "ended_per_s", "outputs_per_s"))
+    assert text(document(rates=rates))[2] == "rates: measuring…"
+
+
+@pytest.mark.parametrize("width", [200, 60])
+def test_f2_who_is_silent_shows_it_on_a_narrow_screen_too(width: int) -> None:
+    shown = document()
+    silent = shown["stages"]["talker"]["replicas"][0]
+    silent |= {"state": "ready", "heartbeat_age_s": 5.2}
+    (row,) = [line for line in lines(shown, width, BLOCKS) if line.text.startswith("talker/0")]
+    assert "SILENT for 5.2 s" in row.text
+    assert row.style == "bold red"
+    assert len(row.text) <= width
 
 
 def test_without_unicode_the_gauges_are_of_ascii() -> None:

@@ -8,9 +8,11 @@ import json
 import os
 import signal
 
+import click
 import pytest
 
 from omnizmq.commands import launch
+from omnizmq.config import shipped
 
 READY: dict[str, object] = {"name": "x", "endpoint": "ipc:///x", "pid": 7, "stages": ["a", "b"], "remote": None}
 
@@ -25,6 +27,12 @@ def test_w2_the_ready_line_names_the_file_that_a_client_elsewhere_needs(capsys: 
     launch._plain_lines("ready", {**READY, "remote": {"endpoint": "tcp://h:5", "keys": "/state/x/remote.json"}})
     told = "; from other machines at tcp://h:5 with /state/x/remote.json"
     assert capsys.readouterr() == (f"ready: x (a, b) at ipc:///x, pid 7{told}\n", "")
+
+
+def test_its_help_names_every_configuration_that_is_shipped() -> None:
+    (option,) = [option for option in launch.launch.params if option.name == "config_path"]
+    assert isinstance(option, click.Option)
+    assert option.help == f"A TOML file or a shipped name: {', '.join(sorted(shipped()))}."
 
 
 def test_lines_for_programs(capsys: pytest.CaptureFixture[str]) -> None:

@@ -57,7 +57,9 @@ def test_a_deployment_at_a_glance() -> None:
 
 def test_b1_requests_that_wait_for_their_callers_are_shown() -> None:
     shown = _render(document(paused=2, discarded=17)).splitlines()[1]
-    assert shown == "requests: 3 live, 1 queued, 2 paused, 4 bindings, 0 leftovers, 17 outputs discarded"
+    assert shown == "requests: 3 live, 1 queued, 2 paused, 4 bindings, 0 leftovers, 17 discarded outputs"
+    one = _render(document(bindings=1, leftovers=1, discarded=1)).splitlines()[1]
+    assert one.endswith("1 binding, 1 leftover, 1 discarded output")
 
 
 @pytest.mark.parametrize(
@@ -66,6 +68,9 @@ def test_b1_requests_that_wait_for_their_callers_are_shown() -> None:
         ({"state": "draining"}, "draining   2/64 in flight"),
         ({"state": "starting", "restarts": 1}, "restarting 2/64 in flight, idle for 1.2 s, pid 7, 1 restart"),
         ({"state": "starting"}, "starting   2/64"),
+        ({"heartbeat_age_s": 5.23}, "ready      SILENT for 5.2 s, 2/64 in flight"),
+        ({"heartbeat_age_s": 1.9}, "ready      2/64 in flight"),
+        ({"heartbeat_age_s": 60.0, "state": "starting"}, "starting   2/64 in flight"),
         ({"state": "dead", "restarts": 2}, "dead       2 restarts so far, the next one is due"),
         ({"active": 2, "registered": 9}, "ready      2/64 in flight (9 bound), idle"),
         ({"active": 2, "registered": 2}, "ready      2/64 in flight, idle"),
@@ -86,7 +91,8 @@ def test_a_ring_and_what_lies_beside_it() -> None:
 
 
 def test_what_became_of_the_facts_is_shown_where_there_is_anything_to_say() -> None:
-    trace: dict[str, Any] = {"rows_dropped": 0, "failure": None, "spans_exported": 0, "spans_dropped": 0}
+    assert "tracing: off (router.trace)" in _render(document(trace={"on": False}))
+    trace: dict[str, Any] = {"on": True, "rows_dropped": 0, "failure": None, "spans_exported": 0, "spans_dropped": 0}
     assert _render(document(trace=trace)) == _render(document())
     shown = _render(document(trace=trace | {"spans_exported": 8, "spans_dropped": 4})).splitlines()
     assert shown[3:] == ["tracing: 8 spans exported, 4 spans dropped", "counters: requests 5"]

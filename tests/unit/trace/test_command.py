@@ -66,7 +66,7 @@ def test_t1_json_is_the_summary_of_an_ended_request_and_nothing_else() -> None:
     result = run("demo", "--json")
     assert result.exit_code == 0
     assert result.stderr == ""
-    extra = {"deployment": "d", "started_at": "2023-11-14T22:13:25+00:00", "other_matches": 0}
+    extra = {"deployment": "d", "started_at": "2023-11-14T22:13:25+00:00", "other_matches": 0, "other_deployments": []}
     assert json.loads(result.stdout) == summarize(stories.spoken(), live=False) | extra
 
 
@@ -149,7 +149,8 @@ def test_the_newest_of_all_stored_traces_wins_and_the_others_are_counted() -> No
     result = run("demo", "--json")
     found = json.loads(result.stdout)
     assert (found["request_id"], found["deployment"], found["other_matches"]) == (request(2), "b", 3)
-    assert result.stderr == "omnizmq trace: 3 other requests bear this id\n"
+    assert result.stderr == "omnizmq trace: 3 other requests bear this id (in a, c)\n"
+    assert found["other_deployments"] == ["a", "c"]
     assert document(request(1))["other_matches"] == 0
     assert document("--last")["request_id"] == request(2)
 
