@@ -22,6 +22,7 @@ from urllib.parse import quote
 import msgspec
 
 from omnizmq.errors import ConfigError, NotFoundError
+from omnizmq.trace.files import Files, Harm, companion
 from omnizmq.trace.packing import Block
 
 VERSION = 2
@@ -111,21 +112,30 @@ class Database:
             _make_or_check(self._connection)
             self.journal_mode = _journal_mode(self._connection)
             self._run = self._begin_run(token, pid)
-            self._path, self._inode = path, path.stat().st_ino
+            self._path, self._files = path, Files(path, wal=self.journal_mode == "wal")
         except (_UnusableError, sqlite3.Error, OSError):
             self._connection.close()
             raise
 
-    def is_in_place(self) -> bool:
-        """Whether the file that is open here is still the one at its path."""
+    def harm(self) -> Harm | None:
+        """What somebody else has done to the files that are open here, so that it must be opened again."""
+        return self._files.harm()
+
+    def abandon(self, harm: Harm) -> None:
+        """Close it after that, so that it can be opened again. Raises `OSError` as well."""
         try:
-            return self._path.stat().st_ino == self._inode
-        except FileNotFoundError:
-            return False
+            self._files.restore_index()
+            if harm.of_database and harm.in_place:
+                set_aside(self._path, f"is damaged ({harm.text})")
+            elif harm.of_database:
+                self._files.drop_companions()
+        finally:
+            self.close()
 
     def _begin_run(self, token: str, pid: int) -> int:
         execute = self._connection.execute
         (run,) = execute("SELECT max(id) FROM runs WHERE token = ?", (token,)).fetchone()
+        self.is_new = run is None  # this run has stored nothing in it so far
         if run is None:
             row = (token, pid, self.journal_mode)
             run = execute("INSERT INTO runs (token, pid, journal_mode) VALUES (?, ?, ?)", row).lastrowid
@@ -142,6 +152,7 @@ class Database:
             connection.execute(_ADD_REQUESTS, (self._run, wall_ns, _json(requests)))
             connection.execute(_ADD_FACTS, (b"".join(block.data for block in blocks), _json(places)))
             connection.executemany(_ADD_LOSS, [(self._run, *loss) for loss in losses])
+        self._files.remember()
 
     def drop_old(self, oldest_wall_ns: int) -> None:
         """Drop requests that arrived before then. Looks at all of them: an index would cost each request more."""
@@ -169,6 +180,7 @@ class Database:
             execute("DELETE FROM losses WHERE id <= (SELECT max(id) FROM losses) - ?", (MAX_LOSSES,))
         # As a script, because `execute` would stop after the first page.
         self._connection.executescript("PRAGMA incremental_vacuum")
+        self._files.remember()
 
     def _bytes(self) -> int:
         """What is in use of the file."""
@@ -250,7 +262,7 @@ def open_readable(path: Path) -> sqlite3.Connection:
             return _checked(path, mode="ro")
         except sqlite3.OperationalError:
             # In a folder that cannot be written to, WAL's companion files cannot be made; nor can anyone be writing.
-            if path.with_name(path.name + "-wal").exists() or os.access(path.parent, os.W_OK):
+            if companion(path, "-wal").exists() or os.access(path.parent, os.W_OK):
                 raise
             return _checked(path, mode="ro", immutable="1")
     except sqlite3.Error as error:
@@ -302,10 +314,9 @@ def set_aside(path: Path, why: str) -> None:
     aside = path.with_name(path.name + ".aside")
     _logger.warning("%s %s; it is kept as %s, and a new trace begins", path, why, aside.name)
     for suffix in ("-wal", "-shm", "-journal"):
-        aside.with_name(aside.name + suffix).unlink(missing_ok=True)
+        companion(aside, suffix).unlink(missing_ok=True)
     path.replace(aside)
     for suffix in ("-wal", "-journal"):
-        companion = path.with_name(path.name + suffix)
-        if companion.exists():
-            companion.replace(aside.with_name(aside.name + suffix))
-    path.with_name(path.name + "-shm").unlink(missing_ok=True)
+        if companion(path, suffix).exists():
+            companion(path, suffix).replace(companion(aside, suffix))
+    companion(path, "-shm").unlink(missing_ok=True)

@@ -81,7 +81,10 @@ class Disk:
         self._retry_s = retry_s
         self._vfs = vfs
         self._token = secrets.token_hex(8)
+        self._began_ns = time.monotonic_ns()
         self._database: Database | None = None
+        self._stored = 0  # rows of this run in the database
+        self._harm: str | None = None  # what became of the database that was open before
         self._next_try = 0.0
         self._next_warning = 0.0
         self._next_aging = 0.0
@@ -89,25 +92,28 @@ class Disk:
         self.failure: str | None = None
 
     def write(self, batch: Sequence[Fact]) -> None:
-        """A batch, and the losses before it; what fails becomes a loss."""
+        """A batch, and the losses before it; what fails becomes a loss. An empty one is a look at the files alone."""
         wall_ns = time.time_ns()
         blocks = self._blocks(batch)
-        if not blocks and not self._losses.pending:
+        if self._database is None and not blocks and not self._losses.pending:
             return
-        losses = self._losses.take()
+        rows = sum(block.rows for block in blocks)
+        losses: list[Loss] = []
         try:
             database = self._open()
             if database is not None:
+                losses = self._losses.take()
+                if not blocks and not losses:
+                    return
                 database.add(blocks, losses, wall_ns=wall_ns)
+                self._stored += rows
         except (sqlite3.Error, OSError) as error:
             database = None
             self._fail(error)
         if database is None:
             self._losses.put_back(losses)
             if blocks:
-                since_ns = min((at_ns for fact in batch if (at_ns := happened(fact)) is not None), default=None)
-                rows = sum(block.rows for block in blocks)
-                self._losses.add(rows, self.failure or "it failed a moment ago", since_ns=since_ns)
+                self._losses.add(rows, self.failure or "it failed a moment ago", since_ns=_first(batch))
             return
         self._recovered()
         self._prune(database)
@@ -125,26 +131,29 @@ class Disk:
             try:
                 blocks.append(pack(facts))
             except (TypeError, ValueError, OverflowError):
-                good = [fact for fact in facts if self._can_be_stored(fact)]
+                since_ns = _first(facts)  # the bad one's own time may be what is bad
+                good = [fact for fact in facts if self._can_be_stored(fact, since_ns)]
                 if good:
                     blocks.append(pack(good))
         return blocks
 
-    def _can_be_stored(self, fact: Fact) -> bool:
+    def _can_be_stored(self, fact: Fact, since_ns: int | None) -> bool:
         """A fact that cannot is counted, and complained of."""
         try:
             pack([fact])
         except (TypeError, ValueError, OverflowError) as error:
-            self._losses.add(1, "a fact could not be stored", since_ns=happened(fact))
+            self._losses.add(1, "a fact could not be stored", since_ns=since_ns)
             self._warn(f"{fact.event!r} of {fact.request_id!r} cannot be stored: {error}")
             return False
         return True
 
     def _open(self) -> Database | None:
         """The database. None: it failed a moment ago, and the next try is not due."""
-        if self._database is not None and not self._database.is_in_place():
-            self._warn(f"{self._path} was removed; what was in it is lost, and a new one is begun")
-            self._shut(self._database)
+        if self._database is not None and (harm := self._database.harm()) is not None:
+            self._warn(f"{self._path}: {harm.text} by somebody else; what was in it may be lost, and it is begun anew")
+            self._harm = harm.text
+            database, self._database = self._database, None
+            database.abandon(harm)
         if self._database is None and time.monotonic() >= self._next_try:
             self._next_try = time.monotonic() + self._retry_s
             self._database = Database(self._path, token=self._token, pid=os.getpid(), vfs=self._vfs)
@@ -157,7 +166,17 @@ class Disk:
                 )
             self.journal_mode = self._database.journal_mode
             self._next_try = 0.0
+            self._count_lost(self._database)
         return self._database
+
+    def _count_lost(self, database: Database) -> None:
+        """Rows that this run had stored, where they are in this database no more; or may be, after some harm."""
+        rows = self._stored if database.is_new else int(self._harm is not None)
+        if rows:
+            self._losses.add(rows, self._harm or "the trace database was begun anew", since_ns=self._began_ns)
+        if database.is_new:
+            self._stored = 0
+        self._harm = None
 
     def _fail(self, error: sqlite3.Error | OSError) -> None:
         self._warn(f"{self._path} cannot be written ({error}); rows are dropped until it can")
@@ -173,6 +192,7 @@ class Disk:
             _logger.warning("trace: %s", text)
 
     def _set_aside(self, why: str) -> None:
+        self._harm = "trace.db was damaged and set aside"
         try:
             set_aside(self._path, why)
         except OSError as error:
@@ -212,3 +232,8 @@ class Disk:
 def happened(fact: Fact) -> int | None:
     """When, by this machine's clock; a client's may be another's."""
     return None if fact.owner == "client" else fact.at_ns
+
+
+def _first(facts: Iterable[Fact]) -> int | None:
+    """When the earliest of them happened, as far as it is known."""
+    return min((at_ns for fact in facts if (at_ns := happened(fact)) is not None), default=None)

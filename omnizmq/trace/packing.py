@@ -11,7 +11,7 @@ Pure; knows facts, nothing of databases.
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from typing import NamedTuple
+from typing import Annotated, NamedTuple
 
 import msgspec
 
@@ -21,10 +21,14 @@ from omnizmq.trace.facts import Fact
 MAX_DETAIL_CHARS = 4096
 """A longer text in a fact's detail (an error's message) is cut there."""
 
+BEGINS = ("asked", "received", "refused")
 ENDS = ("terminal", "refused")
 _INT64 = 1 << 63
 
-_Packed = tuple[int, int, str, str, str | None, int, dict[str, Value]]
+# A file may have been written by anybody: what is read has the limits of what is written.
+_Int64 = Annotated[int, msgspec.Meta(ge=-_INT64, le=_INT64 - 1)]
+_Index = Annotated[int, msgspec.Meta(ge=0)]
+_Packed = tuple[_Int64, _Int64, str, str, str | None, _Index, dict[str, bool | _Int64 | float | str | None]]
 
 _encode = msgspec.msgpack.Encoder().encode
 _decode = msgspec.msgpack.Decoder(tuple[list[str | None], list[_Packed]]).decode
@@ -57,9 +61,10 @@ def pack(facts: Sequence[Fact]) -> Block:
     """
     first = facts[0]
     end = next((_end(fact) for fact in facts if fact.event in ENDS), None)
-    for at_ns in (first.at_ns, 0 if end is None else end.at_ns):
-        if not -_INT64 <= at_ns < _INT64:
-            raise OverflowError(f"{at_ns} has more than 64 bits")
+    for fact in facts:
+        for number in (fact.at_ns, fact.attempt, *fact.detail.values()):
+            if isinstance(number, int) and not -_INT64 <= number < _INT64:
+                raise OverflowError(f"{number} has more than 64 bits")
     ids: dict[str | None, int] = {}
     packed = [
         (

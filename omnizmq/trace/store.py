@@ -15,13 +15,15 @@ import threading
 from collections import deque
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Annotated, Any, TypeVar
+
+import msgspec
 
 from omnizmq.errors import NotFoundError
 from omnizmq.trace.database import Loss, open_readable, unreadable
 from omnizmq.trace.disk import Disk, Losses, happened
 from omnizmq.trace.facts import Fact
-from omnizmq.trace.packing import unpack
+from omnizmq.trace.packing import BEGINS, ENDS, unpack
 
 BATCH_INTERVAL_S = 0.2
 """How long facts are gathered before they are written. Longer: fewer transactions, and a reader sees them later."""
@@ -29,9 +31,21 @@ BATCH_INTERVAL_S = 0.2
 BATCH_ROWS = 2000
 """The most rows of one transaction."""
 
+LOOK_INTERVAL_S = 1.0
+"""How often, while no facts come, it is made sure that nobody has removed or changed the files."""
+
 CLOSE_TIMEOUT_S = 5.0
 
 _INT64 = 1 << 63
+
+# A file may have been written by anybody, and a column of SQLite holds anything: all that is read is checked.
+_Positive = Annotated[int, msgspec.Meta(ge=1)]
+_REQUEST_IDS = list[tuple[str]]
+_OUTCOMES = list[tuple[str, str, int, float, str | None, str | None]]
+_LOSSES = list[tuple[_Positive, int, int, str]]
+_ABOUT = list[tuple[str, str, int, int, int]]
+_BLOCKS = list[tuple[str, bytes]]
+_LOST = list[tuple[_Positive, int, str]]
 
 
 class TraceWriter:
@@ -127,8 +141,8 @@ class TraceWriter:
         """Until something has come and the interval after it is over, or somebody waits for the disk."""
         self._idle = True
         if not self._inbox:
-            # A loss that could not be recorded is tried again, also when no more facts come.
-            self._wake.wait(self._retry_s if self._losses.pending else None)
+            # Also when no more facts come, a loss that could not be recorded is tried again, and the files looked at.
+            self._wake.wait(self._retry_s if self._losses.pending else LOOK_INTERVAL_S)
         self._idle = False
         self._wake.clear()
         self._hurry.wait(BATCH_INTERVAL_S)
@@ -208,11 +222,13 @@ class TraceReader:
             " OR request_id >= ?1 || '-' AND request_id < ?1 || '.' AND length(request_id) = length(?1) + 17"
             " AND external_id = ?1 ORDER BY id DESC"
         )
-        return [row[0] for row in self._all(query, id_)]
+        return [row[0] for row in self._all(_REQUEST_IDS, query, id_)]
 
     def last(self, n: int) -> list[str]:
         """The request ids of the newest `n` requests, the newest first."""
-        return [row[0] for row in self._all("SELECT request_id FROM requests ORDER BY id DESC LIMIT ?", n)]
+        return [
+            row[0] for row in self._all(_REQUEST_IDS, "SELECT request_id FROM requests ORDER BY id DESC LIMIT ?", n)
+        ]
 
     def failed(self, limit: int, *, pid: int | None) -> list[Outcome]:
         """The newest `limit` requests that were refused, ended with an error, or have no end though their run is over,
@@ -231,20 +247,22 @@ class TraceReader:
             "SELECT request_id FROM requests WHERE run = (SELECT max(id) FROM runs) AND ended_ns IS NULL"
             " ORDER BY id LIMIT ?"
         )
-        return [row[0] for row in self._all(query, limit)]
+        return [row[0] for row in self._all(_REQUEST_IDS, query, limit)]
 
     def _outcomes(self, which: str, *parameters: int) -> list[Outcome]:
         columns = "request_id, external_id, wall_ns, (ended_ns - began_ns) / 1e6, finish_reason, error_code"
-        return [Outcome(*row) for row in self._all(f"SELECT {columns} FROM requests {which} LIMIT ?", *parameters)]
+        rows = self._all(_OUTCOMES, f"SELECT {columns} FROM requests {which} LIMIT ?", *parameters)
+        return [Outcome(*row) for row in rows]
 
     def losses(self) -> list[Loss]:
         """All rows that never reached this trace, of whichever requests, as far as a row about them did; the oldest
         first."""
-        return [Loss(*row) for row in self._all("SELECT rows, first_ns, last_ns, why FROM losses ORDER BY id")]
+        return [Loss(*row) for row in self._all(_LOSSES, "SELECT rows, first_ns, last_ns, why FROM losses ORDER BY id")]
 
     def about(self, request_id: str) -> Traced:
         """Raises `NotFoundError` for an unknown request id."""
         found = self._all(
+            _ABOUT,
             "SELECT request_id, external_id, wall_ns, pid, ended"
             " FROM requests JOIN runs ON runs.id = run WHERE request_id = ?",
             request_id,
@@ -257,10 +275,12 @@ class TraceReader:
     def facts(self, request_id: str) -> list[Fact]:
         """In the order in which they were recorded; none for an unknown request id.
 
-        Where rows were lost while the request ran (from its first fact to its last, or to the end of its run when it
-        has no terminal), a `dropped` fact for each such loss comes after them.
+        Where rows were lost while the request ran (from its first fact to its last; from the begin of its run where
+        its own begin is not among them, to the end of it where its end is not), a `dropped` fact for each such loss
+        comes after them.
         """
         found = self._all(
+            _BLOCKS,
             "SELECT external_id, block FROM facts JOIN requests ON requests.id = request WHERE request_id = ?"
             " ORDER BY facts.id",
             request_id,
@@ -277,19 +297,23 @@ class TraceReader:
         times = [at_ns for fact in facts if (at_ns := happened(fact)) is not None] or [fact.at_ns for fact in facts]
         if not times:
             return []
-        ended = any(fact.event in ("terminal", "refused") for fact in facts)
+        events = {fact.event for fact in facts}
         losses = self._all(
+            _LOST,
             "SELECT losses.rows, losses.last_ns, why FROM losses JOIN requests USING (run)"
             " WHERE request_id = ? AND last_ns >= ? AND first_ns <= ? ORDER BY losses.id",
             facts[0].request_id,
-            min(times),
-            max(times) if ended else _INT64 - 1,
+            0 if events.isdisjoint(BEGINS) else min(times),
+            _INT64 - 1 if events.isdisjoint(ENDS) else max(times),
         )
         ids = (facts[0].request_id, facts[0].external_id, max(fact.attempt for fact in facts))
         return [Fact(*ids, at_ns, "trace", "dropped", detail={"rows": rows, "why": why}) for rows, at_ns, why in losses]
 
-    def _all(self, query: str, *parameters: str | int) -> list[tuple[Any, ...]]:
+    def _all(self, type_: Any, query: str, *parameters: str | int) -> list[tuple[Any, ...]]:
+        """Rows, of one of the types above."""
         try:
-            return self._connection.execute(query, parameters).fetchall()
-        except sqlite3.Error as error:
+            rows = self._connection.execute(query, parameters).fetchall()
+            found: list[tuple[Any, ...]] = msgspec.convert(rows, type_)
+        except (sqlite3.Error, msgspec.ValidationError) as error:
             raise unreadable(self._path, error) from error
+        return found

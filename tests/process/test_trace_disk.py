@@ -6,9 +6,10 @@ The disk is a real one, small and of its own: a file system in memory, mounted w
 from __future__ import annotations
 
 import itertools
+import os
 import re
 import subprocess
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -134,4 +135,29 @@ def test_t1_a_read_only_trace_costs_no_request_anything_and_is_complained_of() -
         ask(running.name, 3, "meanwhile")
         assert eventually(lambda: tracing(running)["rows_dropped"] > 0)
         assert "readonly" in tracing(running)["failure"]
+        assert running.stop() == 0
+
+
+@pytest.mark.usefixtures("home")
+@pytest.mark.parametrize("harm", [Path.unlink, lambda path: os.truncate(path, 0)], ids=["removed", "truncated"])
+def test_t1_t2_a_trace_that_is_spoilt_under_a_live_request_is_begun_anew_and_says_what_it_lost(
+    harm: Callable[[Path], None],
+) -> None:
+    path = state_dir(NAME) / database.FILE_NAME
+    with launched(NAME, SLOWLY) as running, Client.connect(running.name) as client:
+        outputs = client.generate(LONG, request_id="meanwhile", modalities=["text"])
+        next(outputs)
+        assert eventually(lambda: omnizmq("trace", "meanwhile").returncode == 0)
+        harm(path)
+        assert eventually(lambda: tracing(running)["rows_dropped"] > 0)
+        assert tracing(running)["failure"] is None
+        assert omnizmq("trace", "meanwhile").returncode == 0  # its router holds it
+        *_, last = outputs
+        assert last.finish_reason == "stop"
+        assert eventually(lambda: "dropped" in events(running, "meanwhile"))
+        verdict = running.trace("meanwhile")["verdict"]
+        assert verdict["complete"]
+        assert "the trace lost" in verdict["text"]
+        ask(running.name, 1, "after")
+        assert "dropped" not in events(running, "after")
         assert running.stop() == 0

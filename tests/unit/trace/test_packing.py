@@ -53,12 +53,22 @@ def test_a_block_says_when_its_request_began_and_how_it_ended() -> None:
     assert pack([refused]).end == End(stories.ns(2), "refused", "overloaded")
 
 
+NEGATIVE_ENGINE_ID = msgspec.msgpack.encode((["a"], [(1, 2, "router", "bound", None, -1, {})]))
+LATE = msgspec.msgpack.encode((["a"], [(1, 1 << 63, "router", "bound", None, 0, {})]))
+LARGE = msgspec.msgpack.encode((["a"], [(1, 2, "router", "bound", None, 0, {"chunks": 1 << 63})]))
 NO_ENGINE_ID = msgspec.msgpack.encode((["a"], [(1, 2, "router", "bound", None, 1, {})]))
 
 
 @pytest.mark.parametrize(
     ("garbage", "why"),
-    [(b"", "truncated"), (b"\x90", "of length 2"), (NO_ENGINE_ID, "a fact names engine id 1 of 1")],
+    [
+        (b"", "truncated"),
+        (b"\x90", "of length 2"),
+        (NO_ENGINE_ID, "a fact names engine id 1 of 1"),
+        (NEGATIVE_ENGINE_ID, ">= 0"),
+        (LATE, "<= 9223372036854775807"),
+        (LARGE, "<= 9223372036854775807"),
+    ],
 )
 def test_what_is_no_block_is_refused(garbage: bytes, why: str) -> None:
     with pytest.raises(ValueError, match=why):

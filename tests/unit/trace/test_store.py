@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 from support import trace_stories as stories
 
@@ -93,18 +94,6 @@ def test_t1_and_after_it_was_closed(path: Path, writer_at: Open) -> None:
     with TraceReader(path) as reader:
         assert reader.facts(stories.REQUEST) == [asked(stories.REQUEST)]
         assert reader.about(stories.REQUEST).ended
-
-
-def test_a_trace_that_was_removed_is_begun_anew(path: Path, writer_at: Open) -> None:
-    writer = writer_at(path)
-    writer.append(asked("first-0000000000000000"))
-    assert writer.flush()
-    for one in list(path.parent.iterdir()):
-        one.unlink()
-    writer.append(asked(stories.REQUEST))
-    assert writer.flush()
-    with TraceReader(path) as reader:
-        assert reader.facts(stories.REQUEST) == [asked(stories.REQUEST)]
 
 
 def test_i2_find_takes_an_external_or_a_request_id_exactly_the_newest_first(path: Path, writer_at: Open) -> None:
@@ -259,11 +248,20 @@ def test_a_long_text_is_cut(path: Path, writer_at: Open) -> None:
     "bad",
     [
         Fact(request(2), "demo", 1, 1 << 63, "client", "asked"),
+        Fact(request(2), "demo", 1 << 63, 1, "client", "asked"),
+        Fact(request(2), "demo", 1, 1, "client", "asked", detail={"n": -(1 << 63) - 1}),
         Fact(request(2), "demo", 1, 1, "client", "asked", detail={"why": "\ud800"}),
         Fact(request(2), "dem\udfff", 1, 1, "client", "asked"),
         Fact(request(2), "demo", 1, 1, "client", "asked", detail={"n": object()}),  # type: ignore[dict-item]
     ],
-    ids=["a time of a hostile client", "half a character", "half a character in an id", "no value"],
+    ids=[
+        "a time of a hostile client",
+        "an attempt",
+        "a number",
+        "half a character",
+        "half a character in an id",
+        "no value",
+    ],
 )
 def test_w1_a_fact_that_cannot_be_stored_costs_no_other_request_anything(
     bad: Fact, path: Path, writer_at: Open
@@ -277,9 +275,12 @@ def test_w1_a_fact_that_cannot_be_stored_costs_no_other_request_anything(
         assert reader.last(9) == [request(3), request(1)]
 
 
-def test_w1_a_fact_that_cannot_be_stored_costs_its_own_request_nothing_else(path: Path, writer_at: Open) -> None:
+@pytest.mark.parametrize("change", [{"detail": {"why": "\ud800"}}, {"at_ns": 1 << 63}, {"detail": {"n": 1 << 63}}])
+def test_w1_a_fact_that_cannot_be_stored_costs_its_own_request_nothing_else(
+    change: dict[str, Any], path: Path, writer_at: Open
+) -> None:
     writer = writer_at(path)
-    bad = Fact(request(1), "demo", 1, time.monotonic_ns(), "router", "queued", detail={"why": "\ud800"})
+    bad = msgspec.structs.replace(now(request(1), "queued"), **change)
     for fact in (now(request(1)), bad, now(request(1), "terminal")):
         writer.append(fact)
     assert writer.flush()
@@ -593,6 +594,115 @@ def test_without_write_ahead_log_it_falls_back_and_records_that(
     assert select(path, "SELECT journal_mode FROM runs") == [("delete",)]
 
 
+# --- An outsider's hand --------------------------------------------------------------------------------------------
+
+
+def replace(path: Path) -> None:
+    """By another file of the same size."""
+    other = path.with_name("other")
+    other.write_bytes(b"\xa5" * path.stat().st_size)
+    other.replace(path)
+
+
+def truncate(path: Path) -> None:
+    os.truncate(path, 0)
+
+
+def cut(path: Path) -> None:
+    os.truncate(path, path.stat().st_size // 2)
+
+
+def prolong(path: Path) -> None:
+    with path.open("ab") as file:
+        file.write(b"\xa5" * 4096)
+
+
+HARMS = [
+    (Path.unlink, "trace.db", "trace.db was removed"),
+    (replace, "trace.db", "trace.db was replaced"),
+    (truncate, "trace.db", "trace.db was truncated"),
+    (cut, "trace.db", "trace.db was truncated"),
+    (prolong, "trace.db", "trace.db was overwritten"),
+    (Path.unlink, "trace.db-wal", "trace.db-wal was removed"),
+    (replace, "trace.db-wal", "trace.db-wal was replaced"),
+    (truncate, "trace.db-wal", "trace.db-wal was truncated"),
+    (cut, "trace.db-wal", "trace.db-wal was truncated"),
+    (Path.unlink, "trace.db-shm", "trace.db-shm was removed"),
+    (replace, "trace.db-shm", "trace.db-shm was replaced"),
+    (truncate, "trace.db-shm", "trace.db-shm was truncated"),
+]
+
+
+@pytest.mark.parametrize(("harm", "name", "why"), HARMS, ids=[f"{name} {one.__name__}" for one, name, _ in HARMS])
+def test_t1_t2_what_an_outsider_does_to_the_files_is_noticed_and_is_a_loss_of_all_that_was_live(
+    harm: Callable[[Path], object],
+    name: str,
+    why: str,
+    path: Path,
+    writer_at: Open,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """Also while no facts come."""
+    monkeypatch.setattr(store, "LOOK_INTERVAL_S", 0.01)
+    writer = writer_at(path)
+    for number in range(50):
+        writer.append(now(request(number)))
+        writer.flush()
+    harm(path.with_name(name))
+    wait_for(lambda: writer.dropped > 0)
+    assert writer.flush()
+    live, after = request(7), request(99)
+    for fact in (now(live, "running"), now(live, "terminal"), now(after), now(after, "terminal")):
+        writer.append(fact)
+    assert writer.flush()
+    assert writer.failure is None
+    with TraceReader(path) as reader:
+        facts = reader.facts(live)
+        assert [(loss.rows, loss.why) for loss in reader.losses()] == [(writer.dropped, why)]
+        assert [fact.event for fact in reader.facts(after)] == ["received", "terminal"]
+    assert [fact.event for fact in facts if fact.event != "received"] == ["running", "terminal", "dropped"]
+    assert writer.dropped == (1 if facts[0].event == "received" else 50)
+    assert len([record for record in caplog.records if name in record.getMessage()]) <= 2
+    assert name in caplog.text
+    writer.close()
+    assert not path.with_name("trace.db-wal").exists()
+    assert select(path, "PRAGMA integrity_check") == [("ok",)]
+
+
+def test_t2_a_trace_that_is_found_damaged_is_a_loss_of_all_that_was_live(path: Path, writer_at: Open) -> None:
+    writer = writer_at(path, retry_s=0)
+    writer.append(now(request(1)))
+    writer.flush()
+    writer._disk._fail(sqlite_error(sqlite3.SQLITE_CORRUPT))  # as SQLite says it, whenever it comes upon the damage
+    writer.append(now(request(1), "terminal"))
+    assert writer.flush()
+    with TraceReader(path) as reader:
+        facts = reader.facts(request(1))
+    assert [fact.event for fact in facts] == ["terminal", "dropped"]
+    assert facts[-1].detail == {"rows": 1, "why": "trace.db was damaged and set aside"}
+    assert judge(Timeline(facts), running=False).text.endswith("(the trace lost 1 row meanwhile)")
+
+
+def sqlite_error(code: int) -> sqlite3.DatabaseError:
+    error = sqlite3.DatabaseError("database disk image is malformed")
+    error.sqlite_errorcode = code
+    return error
+
+
+def test_a_trace_from_which_nothing_was_lost_is_begun_anew_in_silence(path: Path, writer_at: Open) -> None:
+    """A reader that looks, and the bound of the size, are no harm."""
+    writer = writer_at(path, max_mib=1)
+    for number in range(3000):
+        writer.append(stories.fact(1, "terminal", "talker", {"error_message": "x" * 1000}, request_id=request(number)))
+        if number % 500 == 0:
+            assert writer.flush(30)
+            with TraceReader(path) as reader:
+                reader.last(9)
+    assert writer.flush(30)
+    assert writer.dropped == 0
+
+
 # --- What is no trace ----------------------------------------------------------------------------------------------
 
 
@@ -679,6 +789,41 @@ def test_an_unknown_request_is_not_found(path: Path, writer_at: Open) -> None:
     writer.flush()
     with TraceReader(path) as reader, pytest.raises(NotFoundError, match="no trace of request 'x'"):
         reader.about("x")
+
+
+HOSTILE_FACT = msgspec.msgpack.encode(([None], [(1, 1 << 63, "router", "received", None, 0, {})]))
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        "UPDATE requests SET wall_ns = 1e300",
+        "UPDATE requests SET wall_ns = x'00'",
+        "UPDATE requests SET external_id = x'ff'",
+        "UPDATE runs SET pid = 'many'",
+        f"UPDATE facts SET block = x'{HOSTILE_FACT.hex()}'",
+        "UPDATE facts SET block = 7",
+        "UPDATE losses SET rows = -3",
+        "UPDATE losses SET last_ns = 1e300, why = 7",
+    ],
+)
+def test_what_no_writer_has_written_gives_the_reader_one_clear_line(change: str, path: Path) -> None:
+    trace = Database(path, token="t", pid=1)
+    trace.add([pack([now(request(1))])], [Loss(1, 0, 1 << 62, "full")], wall_ns=1)
+    trace.close()
+    connection = sqlite3.connect(path)
+    connection.execute(change)
+    connection.commit()
+    connection.close()
+
+    def read() -> None:
+        with TraceReader(path) as reader:
+            reader.about(request(1))
+            reader.facts(request(1))
+
+    with pytest.raises(ConfigError, match="cannot be read as a trace database") as raised:
+        read()
+    assert "\n" not in str(raised.value)
 
 
 def test_a_torn_trace_gives_the_reader_one_clear_line(tmp_path: Path) -> None:
