@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from omnizmq.errors import InvalidRequestError
+from omnizmq.errors import InvalidRequestError, OmnizmqError
 
 if TYPE_CHECKING:
     from omnizmq.recording.file import Recording
@@ -94,7 +94,10 @@ def _write_scenario(
         beside = scenario.others(lines, request_id)
         about = about or f"{request_id}{_beside(beside)}"
     header = recordings.header(config, version=omnizmq.__version__, started=0, about=about)
-    save(path, recordings.whole(header, lines, "this is all of the scenario"))
+    try:
+        save(path, recordings.whole(header, lines, "this is all of the scenario"))
+    except OmnizmqError as error:
+        raise InvalidRequestError(f"--scenario {error.message}") from None
     return {"file": str(path), "events": len(lines), "beside": beside}
 
 

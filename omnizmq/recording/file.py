@@ -73,6 +73,12 @@ class Recording(msgspec.Struct, frozen=True):
 _OTHERS = ("remote", "trace_otlp")
 """Keys of the router's table that its core never looks at: addresses."""
 
+_CONFIG_BYTES = 2 * tables.FILE_BYTES
+"""What texts in parameters can take at most: a file's, in which newlines are escaped."""
+
+_WHY_CHARS = 400
+"""What is said of a line that cannot be read; what it quotes may be longer."""
+
 Part = Header | Line | End
 
 
@@ -149,7 +155,7 @@ def parse(path: Path, raw: bytes) -> Recording:
     checker = Checker()
     with _at(path, 1):
         found = _read_header(first)
-        config = _read_config(found, checker)
+        config = _read_config(found)
     lines: list[Line] = []
     ended: str | None = None
     for number, text in enumerate(rest, 2):
@@ -172,7 +178,7 @@ def _at(path: Path, number: int) -> Iterator[None]:
     except RecursionError:
         raise ConfigError(f"{path}, line {number}: nested too deeply") from None
     except (msgspec.DecodeError, UnicodeDecodeError, OmnizmqError) as error:
-        why = "".join(char if char.isprintable() else "?" for char in str(error))
+        why = "".join(char if char.isprintable() else "?" for char in str(error)[:_WHY_CHARS])
         raise ConfigError(f"{path}, line {number}: {why}") from None
 
 
@@ -191,9 +197,9 @@ def _read_header(text: bytes) -> Header:
     return found
 
 
-def _read_config(found: Header, checker: Checker) -> Config:
+def _read_config(found: Header) -> Config:
     try:
-        checker.check(found.config, built=True)
+        Checker(_CONFIG_BYTES).check(found.config, built=True)
         return configuration.validate(tables.read(Config, form.values(found.config)))
     except OmnizmqError as error:
         raise ConfigError(f"its configuration is not usable: {error.message}") from None

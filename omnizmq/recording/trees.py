@@ -71,9 +71,10 @@ _STAND_INS: dict[str, type[_StandIn]] = {
 
 
 class Checker:
-    """Of the trees of one recording."""
+    """Of trees whose values may take `most` bytes together."""
 
-    def __init__(self) -> None:
+    def __init__(self, most: int = BUILT_BYTES) -> None:
+        self._most = most
         self._built = 0
         self._shared: set[_StandIn] = set()
 
@@ -119,8 +120,10 @@ class Checker:
         elif isinstance(found, _Chars | _Bytes) and found not in self._shared:
             self._shared.add(found)
             self._built += found.size
-        if self._built > BUILT_BYTES:
-            raise ProtocolError(f"up to here, prompts and outputs take more than {BUILT_BYTES >> 20} MiB of memory")
+        if self._built > self._most:
+            raise ProtocolError(
+                f"texts and other contents take, up to here, more than {self._most >> 20} MiB of memory"
+            )
 
 
 def parting(one: Any, other: Any, where: str = "") -> tuple[str, Any, Any]:

@@ -45,7 +45,7 @@ def test_a_full_disk_costs_no_scenario_that_was_there(tmp_path: Path) -> None:
         timeout=60,
         check=False,
     )
-    assert (done.returncode, done.stderr.count("\n")) == (1, 1)
+    assert (done.returncode, done.stderr.count("\n")) == (2, 1)
     assert f"{made} cannot be written: File too large" in done.stderr
     assert made.read_bytes() == SCENARIO.read_bytes()
     assert [path.name for path in tmp_path.iterdir()] == ["made.jsonl"]
