@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from omnizmq.runtime import Deployment
 
 LOG_BYTES = 8 << 20
+RECORD_MAX_MIB = 1024
 Say = Callable[[str, dict[str, object]], None]
 
 
@@ -38,10 +39,8 @@ Say = Callable[[str, dict[str, object]], None]
 @click.option(
     "--record-max-mib",
     type=click.IntRange(1, 1 << 20),
-    default=1024,
-    show_default=True,
     metavar="N",
-    help="Where a recording ends.",
+    help=f"Where a recording ends; default: {RECORD_MAX_MIB}.",
 )
 @click.option("--owned", is_flag=True, hidden=True, help="Write events as JSON lines; stop when standard input ends.")
 def launch(
@@ -50,17 +49,19 @@ def launch(
     sets: tuple[str, ...],
     as_json: bool,
     record: Path | None,
-    record_max_mib: int,
+    record_max_mib: int | None,
     owned: bool,
 ) -> None:
     """Start the router and its workers, and serve until SIGTERM or Ctrl-C.
 
     A signal drains the deployment: no new requests, live ones may end. A second signal stops at once.
     """
+    if record is None and record_max_mib is not None:
+        raise click.UsageError(f"--record-max-mib {record_max_mib} goes with --record FILE: nothing is recorded")
     say = _forgiving(_events if owned else (_json_lines if as_json else _plain_lines))
     try:
         config = _load(config_path, sets)
-        recording = None if record is None else (record, record_max_mib)
+        recording = None if record is None else (record, record_max_mib or RECORD_MAX_MIB)
         status = asyncio.run(_serve(config, name or config.name, say, owned, recording))
     except OmnizmqError as error:
         if not owned:

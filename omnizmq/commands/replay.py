@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from omnizmq.errors import InvalidRequestError
+from omnizmq.errors import InvalidRequestError, OmnizmqError
 
 if TYPE_CHECKING:
     from omnizmq.recording.file import Recording
@@ -51,6 +51,8 @@ def replay(
 
     if questions and made is None:
         raise InvalidRequestError("--questions: it is about what --scenario writes; name that file too")
+    if request is not None and not listed and made is None:
+        raise click.UsageError(f"--request {request} goes with --commands or --scenario OUT: a replay is of all events")
     recording = recordings.read(file)
     events = list(recordings.events(recording))[:until]
     steps = list(replayed(recording.config, events))
@@ -80,6 +82,7 @@ def _write_scenario(
 ) -> dict[str, Any]:
     """A scenario's orders are this omnizmq's, whatever was recorded: that is how one is brought up to date."""
     import omnizmq
+    from omnizmq.commands.saving import save
     from omnizmq.recording import file as recordings
     from omnizmq.recording import scenario
 
@@ -92,9 +95,9 @@ def _write_scenario(
         about = about or f"{request_id}{_beside(beside)}"
     header = recordings.header(config, version=omnizmq.__version__, started=0, about=about)
     try:
-        path.write_bytes(recordings.whole(header, lines, "this is all of the scenario"))
-    except OSError as error:
-        raise InvalidRequestError(f"--scenario {path}: cannot be written: {error.strerror}") from None
+        save(path, recordings.whole(header, lines, "this is all of the scenario"))
+    except OmnizmqError as error:
+        raise InvalidRequestError(f"--scenario {error.message}") from None
     return {"file": str(path), "events": len(lines), "beside": beside}
 
 

@@ -7,8 +7,9 @@ router was killed has no such line, and its last one may be cut.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import msgspec
 
@@ -18,20 +19,27 @@ from omnizmq.config import Config
 from omnizmq.errors import ConfigError, OmnizmqError, ProtocolError
 from omnizmq.protocol import VERSION
 from omnizmq.recording import form
+from omnizmq.recording.trees import Checker
 from omnizmq.router.messages import Effect, Input
 
 FORMAT = 1
 """Raised by one when older readers would misread it."""
 
 
+_Moment = Annotated[float, msgspec.Meta(ge=0, le=1 << 33)]
+"""In seconds; in nanoseconds it has to fit 64 bits."""
+
+_Version = Annotated[int, msgspec.Meta(ge=0, lt=1 << 31)]
+
+
 class Header(msgspec.Struct, frozen=True):
     """`config`: the deployment's, without its engines' options. `started`: seconds since 1970; 0: a scenario.
     `about`: what a scenario shows."""
 
-    recording: int
-    omnizmq: str
-    wire: int
-    started: float
+    recording: _Version
+    omnizmq: Annotated[str, msgspec.Meta(max_length=64)]
+    wire: _Version
+    started: _Moment
     config: dict[str, Any]
     about: str = ""
 
@@ -39,10 +47,10 @@ class Header(msgspec.Struct, frozen=True):
 class Line(msgspec.Struct, frozen=True):
     """An event and what the core ordered upon it, as trees of `form`. `now`: CLOCK_MONOTONIC, in seconds."""
 
-    n: int
-    now: float
+    n: Annotated[int, msgspec.Meta(ge=1, lt=1 << 53)]
+    now: _Moment
     event: dict[str, Any]
-    effects: list[Any]
+    effects: list[dict[str, Any]]
 
 
 class End(msgspec.Struct, frozen=True):
@@ -65,7 +73,27 @@ class Recording(msgspec.Struct, frozen=True):
 _OTHERS = ("remote", "trace_otlp")
 """Keys of the router's table that its core never looks at: addresses."""
 
+_CONFIG_BYTES = 2 * tables.FILE_BYTES
+"""What texts in parameters can take at most: a file's, in which newlines are escaped."""
+
+_WHY_CHARS = 400
+"""What is said of a line that cannot be read; what it quotes may be longer."""
+
 Part = Header | Line | End
+
+
+class _Named(msgspec.Struct, frozen=True):
+    """The tree of a struct."""
+
+    name: str = msgspec.field(name="$")
+
+
+class _Order(_Named, frozen=True):
+    """What the tree of an effect is at least."""
+
+    frame: _Named | None = None
+    fact: _Named | None = None
+
 
 _encoder = msgspec.json.Encoder()
 _line = msgspec.json.Decoder(Line)
@@ -123,55 +151,79 @@ def read(path: Path) -> Recording:
 def parse(path: Path, raw: bytes) -> Recording:
     """What the file of that name says."""
     first, *rest = raw.split(b"\n")
-    found = _read_header(path, first)
     cut = rest.pop() != b"" if rest else True
+    checker = Checker()
+    with _at(path, 1):
+        found = _read_header(first)
+        config = _read_config(found)
     lines: list[Line] = []
+    ended: str | None = None
     for number, text in enumerate(rest, 2):
-        try:
-            lines.append(_line.decode(text))
-        except msgspec.DecodeError as error:
-            ended = _read_end(text)
-            if ended is not None and number == len(rest) + 1:
-                return Recording(path, found, _read_config(path, found), lines, ended, False)
-            raise ConfigError(f"{path}: line {number} is no event of a recording: {error}") from None
-    return Recording(path, found, _read_config(path, found), lines, None, cut)
+        with _at(path, number):
+            if ended is not None:
+                raise ProtocolError("the recording ended in the line before this one")
+            part = _read_line(text, checker)
+        if isinstance(part, Line):
+            lines.append(part)
+        else:
+            ended = part.ended
+    return Recording(path, found, config, lines, ended, cut and ended is None)
 
 
-def _read_header(path: Path, text: bytes) -> Header:
+@contextmanager
+def _at(path: Path, number: int) -> Iterator[None]:
+    """Whatever is wrong with a line is a `ConfigError` that names it, and is itself one line."""
+    try:
+        yield
+    except RecursionError:
+        raise ConfigError(f"{path}, line {number}: nested too deeply") from None
+    except (msgspec.DecodeError, UnicodeDecodeError, OmnizmqError) as error:
+        why = "".join(char if char.isprintable() else "?" for char in str(error)[:_WHY_CHARS])
+        raise ConfigError(f"{path}, line {number}: {why}") from None
+
+
+def _read_header(text: bytes) -> Header:
     try:
         found = _header.decode(text)
-    except msgspec.DecodeError as error:
-        raise ConfigError(
-            f"{path}: not a recording: its first line is no header ({error}); `omnizmq launch --record` makes one"
-        ) from None
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        raise ConfigError(f"no header of a recording ({error}); `omnizmq launch --record` makes one") from None
     if found.recording != FORMAT:
-        raise ConfigError(f"{path}: a recording of format {found.recording}; this omnizmq reads format {FORMAT}")
+        raise ConfigError(f"a recording of format {found.recording}; this omnizmq reads format {FORMAT}")
     if found.wire != VERSION and found.started:
         raise ConfigError(
-            f"{path}: a recording of omnizmq {found.omnizmq} with wire version {found.wire}, and this one has "
-            f"{VERSION}: replay it with that omnizmq"
+            f"a recording of omnizmq {found.omnizmq} with wire version {found.wire}, and this one has {VERSION}: "
+            "replay it with that omnizmq"
         )
     return found
 
 
-def _read_end(text: bytes) -> str | None:
+def _read_config(found: Header) -> Config:
     try:
-        return _end.decode(text).ended
-    except msgspec.DecodeError:
-        return None
-
-
-def _read_config(path: Path, found: Header) -> Config:
-    try:
+        Checker(_CONFIG_BYTES).check(found.config, built=True)
         return configuration.validate(tables.read(Config, form.values(found.config)))
     except OmnizmqError as error:
-        raise ConfigError(f"{path}: its configuration is not usable: {error.message}") from None
+        raise ConfigError(f"its configuration is not usable: {error.message}") from None
+
+
+def _read_line(text: bytes, checker: Checker) -> Line | End:
+    try:
+        found = _line.decode(text)
+    except msgspec.DecodeError as error:
+        try:
+            return _end.decode(text)
+        except msgspec.DecodeError:
+            raise ProtocolError(f"no event of a recording: {error}") from None
+    checker.check(found.event, built=True)
+    checker.check(found.effects, built=False)
+    msgspec.convert(found.effects, list[_Order])
+    return found
 
 
 def events(recording: Recording) -> Iterator[tuple[Line, Input]]:
-    """Each line with its event. Raises `ConfigError` for one that is none."""
-    for found in recording.lines:
-        try:
-            yield found, form.event(found.event)
-        except ProtocolError as error:
-            raise ConfigError(f"{recording.path}: event {found.n}: {error.message}") from None
+    """Each line, whose event has all fields of today, with that event. Raises `ConfigError` for one that is none."""
+    for number, found in enumerate(recording.lines, 2):
+        with _at(recording.path, number):
+            told = form.completed(found.event)
+            event = form.event(told)
+            form.check_written(event, told)
+        yield msgspec.structs.replace(found, event=told), event

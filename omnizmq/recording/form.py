@@ -28,6 +28,7 @@ from msgspec.structs import asdict
 
 from omnizmq import protocol as wire
 from omnizmq.errors import ProtocolError
+from omnizmq.recording.trees import parting
 from omnizmq.router import messages
 from omnizmq.trace.facts import Fact
 
@@ -107,8 +108,9 @@ def _param(value: Any) -> Tree:
 
 
 def _hidden(value: Any) -> Tree:
-    """As long in JSON as the value: a text has two quotes there."""
-    return {"$chars": max(0, len(wire.encode_json(value)) - 2)}
+    """As long in JSON as the value, a text has two quotes there; or as much as a message holds, which is far more than
+    the door lets in."""
+    return {"$chars": min(max(0, len(wire.encode_json(value)) - 2), wire.MESSAGE_BYTES)}
 
 
 def _mapping(items: dict[str, Tree]) -> Tree:
@@ -218,15 +220,32 @@ def _fits(value: Any, kind: Any) -> bool:
 
 
 def event(of: Tree) -> messages.Input:
-    """The event, with stand-ins of the same size. Raises `ProtocolError` for what is none."""
+    """The event, with stand-ins of the same size. `trees.Checker` has seen the tree. Raises `ProtocolError` for what is
+    no event."""
     kind = _NAMED.get(of.get("$", "")) if isinstance(of, dict) else None
     if kind is None or kind.__module__ != messages.__name__:
-        raise ProtocolError(f"an event of the router was expected, not {wire.encode_json(of)[:60].decode()}")
+        raise ProtocolError(f"an event of the router was expected, not {_start(of)}")
     try:
         found: Any = msgspec.convert(values(of), kind)
-    except (msgspec.ValidationError, TypeError, KeyError, ValueError) as error:
+    except msgspec.ValidationError as error:
         raise ProtocolError(f"a {kind.__name__} that does not decode: {error}") from error
     return cast(messages.Input, found)
+
+
+def check_written(event: messages.Input, of: Tree) -> None:
+    """Raises `ProtocolError` where this, with all its fields, is not how the event is written: more decodes than that.
+    Whoever reads the tree may rely on its names being texts, and its frames being structs."""
+    told = tree(event)
+    frame = getattr(event, "frame", None)
+    other = isinstance(frame, wire.Output) and frame.content is not None and of != told
+    told = marked_other(told) if other else told
+    if of != told:
+        where, found, expected = parting(of, told)
+        raise ProtocolError(f"a {told['$']} whose {where} is {_start(found)}, where {_start(expected)} was expected")
+
+
+def _start(of: Tree) -> str:
+    return wire.encode_json(of)[:60].decode(errors="replace")
 
 
 def values(of: Tree) -> Any:
@@ -238,9 +257,9 @@ def values(of: Tree) -> Any:
     if "$" in of:
         return _packed_struct(of)
     if "$chars" in of:
-        return ("y" if of.get("other") else "x") * of["$chars"]
+        return _text("y" if of.get("other") else "x", of["$chars"])
     if "$bytes" in of:
-        return (b"\1" if of.get("other") else b"\0") * of["$bytes"]
+        return _data(b"\1" if of.get("other") else b"\0", of["$bytes"])
     if "$tokens" in of:
         return [0] * of["$tokens"]
     if "$float" in of:
@@ -248,6 +267,17 @@ def values(of: Tree) -> Any:
     if "$pairs" in of:
         return {name: values(item) for name, item in of["$pairs"]}
     return {name: values(item) for name, item in of.items()}
+
+
+@cache
+def _text(of: str, size: int) -> str:
+    """One for all of its size: a recording's events are all held at once."""
+    return of * size
+
+
+@cache
+def _data(of: bytes, size: int) -> bytes:
+    return of * size
 
 
 def _packed_struct(of: dict[str, Tree]) -> Any:

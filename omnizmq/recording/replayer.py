@@ -14,10 +14,9 @@ import msgspec
 from omnizmq.config import Config
 from omnizmq.recording import form
 from omnizmq.recording.file import Line
+from omnizmq.recording.trees import parting
 from omnizmq.router.core import RouterCore
 from omnizmq.router.messages import Input
-
-_MISSING = "nothing"
 
 
 class Step(msgspec.Struct, frozen=True):
@@ -52,31 +51,13 @@ def replay(config: Config, events: Iterable[tuple[Line, Input]]) -> Iterator[Ste
 
 def difference(step: Step) -> Difference:
     """The first, of a step that does not agree."""
-    where, expected, got = _parting(commands(step.expected), commands(step.got))
+    where, expected, got = parting(commands(step.expected), commands(step.got))
     return Difference(where, expected, got)
 
 
 def commands(orders: Iterable[Any]) -> list[Any]:
     """Those that are more than facts of the trace."""
     return [order for order in orders if order["$"] != "Record"]
-
-
-def _parting(expected: Any, got: Any, where: str = "") -> tuple[str, Any, Any]:
-    if isinstance(expected, dict) and isinstance(got, dict) and expected.get("$") == got.get("$"):
-        for name in [*expected, *(name for name in got if name not in expected)]:
-            if expected.get(name, _MISSING) != got.get(name, _MISSING):
-                return _parting(expected.get(name, _MISSING), got.get(name, _MISSING), _within(where, name))
-    if isinstance(expected, list) and isinstance(got, list):
-        for number in range(max(len(expected), len(got))):
-            one = expected[number] if number < len(expected) else _MISSING
-            other = got[number] if number < len(got) else _MISSING
-            if one != other:
-                return _parting(one, other, _within(where, str(number + 1)))
-    return where, expected, got
-
-
-def _within(where: str, name: str) -> str:
-    return f"{where}.{name}" if where else name
 
 
 def mentions(tree: Any, request_id: str) -> bool:

@@ -128,7 +128,7 @@ def test_faults_beside_each_other_become_scenarios_of_one_each(tmp_path: Path) -
 def test_a_scenario_that_cannot_be_written_is_said(recording: Path, tmp_path: Path) -> None:
     done = omnizmq("replay", str(recording), "--scenario", str(tmp_path / "nowhere" / "out.jsonl"))
     assert (done.returncode, done.stderr.count("\n")) == (2, 1)
-    assert "out.jsonl: cannot be written: No such file or directory" in done.stderr
+    assert "out.jsonl cannot be written: No such file or directory" in done.stderr
     done = omnizmq("replay", str(recording), "--questions")
     assert (done.returncode, done.stderr.count("\n")) == (2, 1)
     assert "--questions: it is about what --scenario writes" in done.stderr

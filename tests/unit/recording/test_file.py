@@ -38,8 +38,8 @@ def test_its_end_is_said() -> None:
 
 BAD = {
     "a directory": (None, "a directory, where a recording was expected"),
-    "empty": (b"", "not a recording: its first line is no header"),
-    "no text": (b"\x00\xff\n", "not a recording: its first line is no header"),
+    "empty": (b"", "no header of a recording"),
+    "no text": (b"\x00\xff\n", "no header of a recording"),
     "another document": (b"{}\n", "`omnizmq launch --record` makes one"),
     "a later format": (
         raw(header=msgspec.structs.replace(HEADER, recording=2)),
@@ -51,10 +51,13 @@ BAD = {
     ),
     "a bad configuration": (
         raw(header=msgspec.structs.replace(HEADER, config={**HEADER.config, "stage": []})),
-        "its configuration is not usable: stage: empty",
+        "line 1: its configuration is not usable: stage: empty",
     ),
-    "a broken line": (raw(b'{"n":1,\n', file.encoded(TICK)), "line 2 is no event of a recording"),
-    "an end in the midst": (raw(b'{"ended":"x"}\n', file.encoded(TICK)), "line 2 is no event of a recording"),
+    "a broken line": (raw(b'{"n":1,\n', file.encoded(TICK)), "line 2: no event of a recording"),
+    "an end in the midst": (
+        raw(b'{"ended":"x"}\n', file.encoded(TICK)),
+        "line 3: the recording ended in the line before this one",
+    ),
 }
 
 
@@ -65,7 +68,7 @@ def test_a_bad_file_is_refused(name: str, tmp_path: Path) -> None:
     path.mkdir() if data is None else path.write_bytes(data)
     with pytest.raises(ConfigError) as caught:
         file.read(path)
-    assert caught.value.message.startswith(f"{path}: ")
+    assert caught.value.message.startswith((f"{path}: ", f"{path}, line "))
     assert why in caught.value.message
     assert "\n" not in caught.value.message
 
@@ -77,7 +80,7 @@ def test_a_file_that_is_not_there_is_said() -> None:
 
 def test_a_line_that_is_no_event_is_named_by_its_number() -> None:
     found = file.parse(PATH, raw(file.encoded(TICK), file.encoded(Line(2, 5.0, {"$": "Tocked"}, []))))
-    with pytest.raises(ConfigError, match=r"r.jsonl: event 2: an event of the router was expected"):
+    with pytest.raises(ConfigError, match=r"r.jsonl, line 3: an event of the router was expected"):
         steps(found)
 
 
