@@ -41,7 +41,7 @@ _INT64 = 1 << 63
 # A file may have been written by anybody, and a column of SQLite holds anything: all that is read is checked.
 _Positive = Annotated[int, msgspec.Meta(ge=1)]
 _REQUEST_IDS = list[tuple[str]]
-_OUTCOMES = list[tuple[str, str, int, float, str | None, str | None]]
+_OUTCOMES = list[tuple[str, str, int, float | None, str | None, str | None]]
 _LOSSES = list[tuple[_Positive, int, int, str]]
 _ABOUT = list[tuple[str, str, int, int, int]]
 _BLOCKS = list[tuple[str, bytes]]
