@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import io
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+import soundfile
 
 pytest.importorskip("torch", reason="not installed: the extra `transformers`")
 pytest.importorskip("transformers", reason="not installed: the extra `transformers`")
@@ -15,10 +17,11 @@ pytest.importorskip("transformers", reason="not installed: the extra `transforme
 import torch
 from support.qwen3_omni import GREEDY, Made, Reference, Stages, make
 
-from omnizmq.errors import InvalidRequestError
-from omnizmq.protocol import ImagePart, Message, Prompt, TextPart
-from omnizmq.workers.engine import Engine
+from omnizmq.errors import InvalidRequestError, StageError
+from omnizmq.protocol import AudioPart, ImagePart, Message, Prompt, TextPart
+from omnizmq.workers.engine import Engine, EngineRequest
 from omnizmq.workers.engines.qwen3_omni import tiny
+from omnizmq.workers.engines.qwen3_omni.rows import tokens_chunk
 
 pytestmark = pytest.mark.transformers
 
@@ -121,6 +124,84 @@ class TestTheSameAsTheWholeModel:
         network.text_projection = network.hidden_projection
         made = greedy({**engines, "talker": talker}, SHORT)
         assert not np.array_equal(made.codes, references[SHORT].codes)
+
+
+def sound(seconds: float, rate: int = 16_000, channels: int = 1) -> np.ndarray:
+    """float32 `[samples, channels]`: noise that swells, different in each channel."""
+    count = round(seconds * rate)
+    noise = np.random.default_rng(round(seconds * 10)).normal(size=(count, channels))
+    return (0.1 * noise * np.linspace(0, 1, count)[:, None]).astype(np.float32)
+
+
+def wave_file(samples: np.ndarray, rate: int = 16_000) -> bytes:
+    file = io.BytesIO()
+    soundfile.write(file, samples, rate, format="WAV", subtype="FLOAT")
+    return file.getvalue()
+
+
+def asked(text: str, *files: bytes) -> Prompt:
+    return Prompt(None, [Message("user", [TextPart(text), *(AudioPart(file) for file in files)])], None)
+
+
+SOUNDS = (sound(2.3), sound(0.7))
+
+
+@pytest.fixture(scope="module")
+def heard(reference: Reference) -> Made:
+    inputs, counts = reference.features([samples[:, 0] for samples in SOUNDS])
+    assert counts == [30, 9]
+    return reference.generate(reference.ids(SHORT, counts), 25, 60, "aiden", **inputs)
+
+
+class TestHearing:
+    PARAMS = {"thinker": {"max_tokens": 25}, "talker": {**GREEDY, "max_tokens": 60, "speaker": "aiden"}}
+
+    def test_with_sounds_tokens_and_codes_are_equal(self, engines: dict[str, Engine], heard: Made) -> None:
+        made = answer(engines, asked(SHORT, *map(wave_file, SOUNDS)), **self.PARAMS)
+        assert made.tokens == heard.tokens
+        assert np.array_equal(made.codes, heard.codes)
+        assert made.wave.size == heard.wave.size
+        assert np.abs(made.wave - heard.wave).max() < ROUNDING
+
+    def test_another_hidden_layer_says_it_differently(
+        self, checkpoint: Path, engines: dict[str, Engine], heard: Made
+    ) -> None:
+        thinker = make("thinker", checkpoint)
+        thinker._model._accepted -= 1
+        made = answer({**engines, "thinker": thinker}, asked(SHORT, *map(wave_file, SOUNDS)), **self.PARAMS)
+        assert made.tokens == heard.tokens
+        assert not np.array_equal(made.codes, heard.codes)
+
+    @pytest.mark.parametrize(("rate", "channels"), [(44_100, 2), (8_000, 1), (16_000, 3)])
+    def test_any_rate_and_number_of_channels_is_heard(
+        self, engines: dict[str, Engine], rate: int, channels: int
+    ) -> None:
+        prompt = asked(SHORT, wave_file(sound(2.3, rate, channels), rate))
+        made = answer({"thinker": engines["thinker"]}, prompt, thinker={"max_tokens": 2})
+        assert made.usage["thinker"]["prompt_tokens"] == 45
+
+    @pytest.mark.parametrize(
+        ("prompt", "line"),
+        [
+            (asked(SHORT, b"RIFFnonsense"), "a sound cannot be read"),
+            (asked(SHORT, wave_file(sound(0.01))), r"a sound of 0\.01 s is not usable: it must have 0\.1 to 9 s"),
+            (asked(SHORT, wave_file(sound(30))), r"a sound of 30\.00 s is not usable"),
+            (asked(SHORT, wave_file(sound(8.9))), r"the prompt has 131 tokens: a slot holds 118"),
+            (asked("<|audio_pad|>"), "the prompt has 1 placeholders of sounds, and 0 sounds"),
+            (asked("<|image_pad|>"), "a placeholder of images"),
+        ],
+    )
+    def test_what_cannot_be_heard_is_refused(self, checkpoint: Path, prompt: Prompt, line: str) -> None:
+        with pytest.raises(InvalidRequestError, match=line):
+            Stages({"thinker": make("thinker", checkpoint, slot_tokens=118)}).add("one", prompt)
+
+    def test_a_thinker_that_sends_no_rows_is_told_from_a_silent_one(self, engines: dict[str, Engine]) -> None:
+        talker = engines["talker"]
+        talker.add(EngineRequest("one", None, {}))
+        audio = tiny.make_tokenizer().convert_tokens_to_ids("<|audio_pad|>")
+        with pytest.raises(StageError, match="1 positions of sound or images, and the thinker sent 0 rows"):
+            talker.feed("one", "thinker", tokens_chunk([audio]))
+        talker.abort("one")
 
 
 class TestBatching:

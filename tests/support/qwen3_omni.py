@@ -12,7 +12,8 @@ from typing import Any
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from transformers import AutoTokenizer, Qwen3OmniMoeForConditionalGeneration
+from transformers import AutoTokenizer, Qwen3OmniMoeForConditionalGeneration, WhisperFeatureExtractor
+from transformers.models.qwen3_omni_moe.processing_qwen3_omni_moe import _get_feat_extract_output_lengths
 
 from omnizmq.errors import OmnizmqError
 from omnizmq.protocol import Prompt
@@ -156,16 +157,31 @@ class Reference:
     def __init__(self, path: Path) -> None:
         self.tokenizer = AutoTokenizer.from_pretrained(path)
         self.model = Qwen3OmniMoeForConditionalGeneration.from_pretrained(path, dtype=torch.float32).eval()
+        self.extractor = WhisperFeatureExtractor.from_pretrained(path)
         self._template = json.loads((path / "chat_template.json").read_text())["chat_template"]
 
-    def ids(self, text: str) -> list[int]:
-        """Of one user turn."""
-        turns = [{"role": "user", "content": text}]
+    def ids(self, text: str, sounds: Sequence[int] = ()) -> list[int]:
+        """Of one user turn: text, then sounds of so many tokens each."""
+        content = [{"type": "text", "text": text}, *({"type": "audio"} for _ in sounds)]
         whole = self.tokenizer.apply_chat_template(
-            turns, chat_template=self._template, add_generation_prompt=True, tokenize=False
+            [{"role": "user", "content": content if sounds else text}],
+            chat_template=self._template,
+            add_generation_prompt=True,
+            tokenize=False,
         )
-        ids: list[int] = self.tokenizer(whole).input_ids
+        first, *others = whole.split("<|audio_pad|>")
+        spread = [part for count, rest in zip(sounds, others, strict=True) for part in ("<|audio_pad|>" * count, rest)]
+        ids: list[int] = self.tokenizer("".join((first, *spread))).input_ids
         return ids
+
+    def features(self, waves: Sequence[NDArray[np.float32]]) -> tuple[dict[str, torch.Tensor], list[int]]:
+        """What `generate` takes of sounds at 16 kHz, and how many tokens each becomes: as the library's processor."""
+        made = self.extractor(
+            waves, sampling_rate=16_000, padding=True, truncation=False, return_attention_mask=True, return_tensors="pt"
+        )
+        counts = _get_feat_extract_output_lengths(made["attention_mask"].sum(-1))
+        inputs = {"input_features": made["input_features"], "feature_attention_mask": made["attention_mask"]}
+        return inputs, counts.tolist()
 
     def generate(
         self, ids: Sequence[int], thinker_tokens: int, talker_tokens: int, speaker: str, **inputs: Any

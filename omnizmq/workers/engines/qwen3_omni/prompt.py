@@ -1,33 +1,63 @@
-"""A request's prompt as token ids, by the checkpoint's own tokenizer and chat template."""
+"""A request's prompt as the Thinker takes it: by the checkpoint's own tokenizer, chat template, audio preprocessor."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from transformers import AutoTokenizer
 
 from omnizmq.errors import InvalidRequestError, LaunchError
-from omnizmq.protocol import Message, Prompt, TextPart
+from omnizmq.protocol import AudioPart, ImagePart, Message, Prompt
 from omnizmq.workers.engines.qwen3_omni.byte_tokens import Vocabulary
 from omnizmq.workers.engines.qwen3_omni.checkpoint import Checkpoint
+from omnizmq.workers.engines.qwen3_omni.hearing import TOKENS_PER_S, Features, Hearing
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """`sounds`: what stands for the audio tokens among `ids`."""
+
+    ids: list[int]
+    sounds: Features | None = None
 
 
 class Prompts:
-    """Raises `LaunchError` when the checkpoint's tokenizer cannot be used."""
+    """Raises `LaunchError` when the checkpoint's tokenizer or preprocessor cannot be used."""
 
-    def __init__(self, checkpoint: Checkpoint, tokens: int) -> None:
-        """`tokens`: of the model's table."""
+    def __init__(self, checkpoint: Checkpoint, config: Any, most: int) -> None:
+        """`config`: the Thinker's; `most`: tokens that a prompt may have."""
         try:
             self._tokenizer: Any = AutoTokenizer.from_pretrained(checkpoint.path)
         except (OSError, ValueError) as error:
             raise LaunchError(f"the tokenizer of {checkpoint.path} cannot be used: {error}") from error
         self._template = self._tokenizer.chat_template or _template(checkpoint)
-        self._tokens = tokens
+        self._tokens: int = config.text_config.vocab_size
+        self._audio: int = config.audio_token_id
+        self._others = {config.image_token_id: "image", config.video_token_id: "video"}
+        self._longest_s = most / TOKENS_PER_S
+        self._hearing = Hearing(checkpoint, config.audio_config)
         self.vocabulary = Vocabulary(self._tokenizer)
 
-    def ids(self, prompt: Prompt | None) -> list[int]:
+    def read(self, prompt: Prompt | None) -> Asked:
         """Raises `InvalidRequestError`."""
+        ids, files = self._ids(prompt), _sounds(prompt)
+        for token, kind in self._others.items():
+            if token in ids:
+                raise InvalidRequestError(f"this thinker takes text and sound: the prompt has a placeholder of {kind}s")
+        places = ids.count(self._audio)
+        if places != len(files):
+            raise InvalidRequestError(f"the prompt has {places} placeholders of sounds, and {len(files)} sounds")
+        if not files:
+            return Asked(ids)
+        features = self._hearing.features(files, self._longest_s)
+        counts = iter(features.tokens)
+        spread = [next(counts) if token == self._audio else 1 for token in ids]
+        return Asked([token for token, count in zip(ids, spread, strict=True) for _ in range(count)], features)
+
+    def _ids(self, prompt: Prompt | None) -> list[int]:
+        """With one audio token a sound."""
         if prompt is None:
             raise InvalidRequestError("a thinker needs a prompt: it has no input edges")
         if prompt.token_ids is not None:
@@ -60,11 +90,17 @@ def _template(checkpoint: Checkpoint) -> str:
     return template
 
 
-def _content(message: Message) -> str:
-    words = []
+def _sounds(prompt: Prompt | None) -> list[bytes]:
+    messages = (prompt.messages if prompt is not None else None) or []
+    return [part.data for message in messages for part in message.content if isinstance(part, AudioPart)]
+
+
+def _content(message: Message) -> str | list[dict[str, str]]:
+    """In the form of chat templates, where a sound is a part without its content."""
+    parts = []
     for part in message.content:
-        if not isinstance(part, TextPart):
-            kind = type(part).__name__.removesuffix("Part").lower()
-            raise InvalidRequestError(f"this thinker understands text only: a message has an {kind} part")
-        words.append(part.text)
-    return "".join(words)
+        if isinstance(part, ImagePart):
+            # The library's image processor needs torchvision, which there is not beside every build of torch.
+            raise InvalidRequestError("this thinker takes text and sound: a message has an image part")
+        parts.append({"type": "audio"} if isinstance(part, AudioPart) else {"type": "text", "text": part.text})
+    return "".join(part.get("text", "") for part in parts) if all("text" in part for part in parts) else parts

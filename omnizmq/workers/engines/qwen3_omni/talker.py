@@ -114,6 +114,7 @@ class Talker:
         if speech.words.prompt:
             speech.words.answer += ids
             return
+        self._model.check(ids, rows)
         speech.words.prompt, speech.rows = ids, rows
         room = self._model.slots.tokens
         if len(ids) + OPENING >= room:

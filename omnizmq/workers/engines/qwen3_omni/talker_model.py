@@ -14,6 +14,7 @@ import torch
 from transformers import DynamicCache, Qwen3OmniMoeTalkerForConditionalGeneration
 from transformers.conversion_mapping import get_checkpoint_conversion_mapping, register_checkpoint_conversion_mapping
 
+from omnizmq.errors import StageError
 from omnizmq.workers.engines.qwen3_omni.sampling import Sampler, choose
 from omnizmq.workers.engines.qwen3_omni.slots import Slots
 from omnizmq.workers.engines.qwen3_omni.speech_text import Words
@@ -64,12 +65,19 @@ class TalkerModel:
         self._text_begin: int = whole.tts_bos_token_id
         self.text_end: int = whole.tts_eos_token_id
         self.text_pad: int = whole.tts_pad_token_id
-        self._multimodal = {config.audio_token_id, config.image_token_id, config.video_token_id}
+        thinker = whole.thinker_config
+        self._multimodal = {thinker.audio_token_id, thinker.image_token_id, thinker.video_token_id}
         self.slots = Slots(config.text_config, stage.slots, stage.slot_tokens, dtype, stage.device)
         self.codes: int = config.text_config.vocab_size
         self.end: int = config.codec_eos_token_id
         self.suppressed = torch.arange(self.codes, device=stage.device) >= self.codes - SPECIAL_CODES
         self.suppressed[self.end] = False
+
+    def check(self, prompt: Sequence[int], rows: torch.Tensor | None) -> None:
+        """Raises `StageError` unless there is a row for each of the prompt's positions of sound or images."""
+        wanted, came = len(self._multimodal_positions(prompt)), 0 if rows is None else len(rows)
+        if wanted != came:
+            raise StageError(f"the prompt has {wanted} positions of sound or images, and the thinker sent {came} rows")
 
     def begin(self, slot: int, words: Words, rows: torch.Tensor | None, speaker: int) -> Reply:
         """Compute what comes before the first frame: the user's turns and the opening of the assistant's."""
@@ -129,12 +137,14 @@ class TalkerModel:
         positions = words.user_positions
         inputs = self._text([words.prompt[n] for n in positions])
         if rows is not None:
-            multimodal = [n for n, token in enumerate(words.prompt) if token in self._multimodal]
-            row_of = {position: row for row, position in enumerate(multimodal)}
+            row_of = {position: row for row, position in enumerate(self._multimodal_positions(words.prompt))}
             there = [n for n, position in enumerate(positions) if position in row_of]
             chosen = rows[[row_of[positions[n]] for n in there]].to(self._device, inputs.dtype)
             inputs[there] = self._model.hidden_projection(chosen)
         return inputs
+
+    def _multimodal_positions(self, prompt: Sequence[int]) -> list[int]:
+        return [n for n, token in enumerate(prompt) if token in self._multimodal]
 
     def _assistant(self, words: Words, speaker: int) -> torch.Tensor:
         """Nine positions: the header alone, then text and codec side by side, up to the first spoken token."""

@@ -1,4 +1,4 @@
-"""The Thinker: a prompt to text, several requests in each step (continuous batching).
+"""The Thinker: a prompt of text and sound to text, several requests in each step (continuous batching).
 
 A step computes the prompt of one new request, then one token of each that runs. Tokens go to the Talker as they are
 chosen, text to the caller.
@@ -10,7 +10,8 @@ Parameters: `max_tokens` (2048), `temperature` (0: greedy), `top_k`, `top_p`, `r
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -19,7 +20,8 @@ from transformers import Qwen3OmniMoeThinkerForConditionalGeneration
 
 from omnizmq.errors import InvalidRequestError, StageError
 from omnizmq.workers.engine import Chunk, EngineContext, EngineRequest, FinishReason, StageOutput
-from omnizmq.workers.engines.qwen3_omni.prompt import Prompts
+from omnizmq.workers.engines.qwen3_omni.hearing import Features
+from omnizmq.workers.engines.qwen3_omni.prompt import Asked, Prompts
 from omnizmq.workers.engines.qwen3_omni.rows import tokens_chunk
 from omnizmq.workers.engines.qwen3_omni.sampling import SETTINGS, Sampler, Sampling, choose, generator
 from omnizmq.workers.engines.qwen3_omni.slots import Rows, Slots
@@ -36,7 +38,9 @@ def create_thinker(context: EngineContext, options: Mapping[str, Any]) -> Thinke
     """Raises `ConfigError`, `LaunchError`."""
     stage = Stage(context, options)
     context.progress("loading the thinker")
-    return Thinker(context, stage, ThinkerModel(stage), Prompts(stage.checkpoint, stage.vocabulary))
+    return Thinker(
+        context, stage, ThinkerModel(stage), Prompts(stage.checkpoint, stage.config.thinker_config, stage.slot_tokens)
+    )
 
 
 class ThinkerModel:
@@ -50,32 +54,64 @@ class ThinkerModel:
         self._model: Any = make_model(kind, config, tensors, dtype, stage.device)
         self.slots = Slots(config.text_config, stage.slots, stage.slot_tokens, dtype, stage.device)
         self._device = stage.device
+        self._dtype = dtype
+        self._audio: int = config.audio_token_id
+        self._accepted: int = stage.config.talker_config.accept_hidden_layer
 
-    def prefill(self, slot: int, ids: Sequence[int]) -> torch.Tensor:
-        """A whole prompt into a slot: logits `[1, vocabulary]` of what follows it."""
-        return self._forward(torch.tensor([ids], device=self._device), self.slots.rows([slot], [0], len(ids)))
+    def prefill(self, slot: int, asked: Asked) -> tuple[torch.Tensor, torch.Tensor | None]:
+        """A whole prompt into a slot. Logits `[1, vocabulary]` of what follows it; for the Talker, what the accepted
+        hidden layer makes of the positions of sound, `[positions, hidden]`, where there are any."""
+        rows = self.slots.rows([slot], [0], len(asked.ids))
+        with torch.inference_mode():
+            inputs = self._embed([asked.ids])
+            if asked.sounds is None:
+                return self._forward(inputs, rows), None
+            heard = torch.tensor(asked.ids, device=self._device) == self._audio
+            inputs[0, heard] = self._hear(asked.sounds)
+            with self._keeping_hidden() as kept:
+                logits = self._forward(inputs, rows)
+            return logits, kept[0][0, heard]
 
     def decode(self, slots: Sequence[int], starts: Sequence[int], tokens: Sequence[int]) -> torch.Tensor:
         """The next token of several requests; slot `slots[n]` holds `starts[n]`. Logits `[rows, vocabulary]`."""
-        return self._forward(torch.tensor(tokens, device=self._device)[:, None], self.slots.rows(slots, starts, 1))
-
-    def _forward(self, ids: torch.Tensor, rows: Rows) -> torch.Tensor:
-        language = self._model.model.language_model
         with torch.inference_mode():
-            hidden = language(
-                inputs_embeds=language.embed_tokens(ids),
-                attention_mask=rows.mask,
-                position_ids=rows.positions,
-                cache=rows,
-            ).last_hidden_state
-            logits: torch.Tensor = self._model.lm_head(hidden[:, -1])
+            return self._forward(self._embed([[token] for token in tokens]), self.slots.rows(slots, starts, 1))
+
+    def _embed(self, ids: Sequence[Sequence[int]]) -> torch.Tensor:
+        embedded: torch.Tensor = self._model.model.language_model.embed_tokens(torch.tensor(ids, device=self._device))
+        return embedded
+
+    def _hear(self, sounds: Features) -> torch.Tensor:
+        """`[tokens, hidden]`: of all sounds, one after the other."""
+        heard: torch.Tensor = self._model.get_audio_features(
+            sounds.values.to(self._device, self._dtype), feature_attention_mask=sounds.mask.to(self._device)
+        ).last_hidden_state
+        return heard.to(self._dtype)
+
+    def _forward(self, inputs: torch.Tensor, rows: Rows) -> torch.Tensor:
+        hidden = self._model.model.language_model(
+            inputs_embeds=inputs, attention_mask=rows.mask, position_ids=rows.positions, cache=rows
+        ).last_hidden_state
+        logits: torch.Tensor = self._model.lm_head(hidden[:, -1])
         return logits
+
+    @contextmanager
+    def _keeping_hidden(self) -> Iterator[list[torch.Tensor]]:
+        """What goes into the layer after the accepted one: `hidden_states[accepted]`, as the library counts them."""
+        kept: list[torch.Tensor] = []
+        layer = self._model.model.language_model.layers[self._accepted]
+        hook = layer.register_forward_pre_hook(lambda _, inputs: kept.append(inputs[0]))
+        try:
+            yield kept
+        finally:
+            hook.remove()
 
 
 @dataclass
 class _Answer:
     """One request. `tokens`: what was generated, all but the last of them in the slot once the prompt is."""
 
+    asked: Asked | None  # until it is in the slot
     prompt: list[int]
     sampler: Sampler
     text: Text
@@ -107,7 +143,8 @@ class Thinker:
         stop = request.params.get("stop")
         given = {**request.params, "stop": [stop]} if isinstance(stop, str) else request.params
         params = read_params(given, PARAMS)
-        prompt = self._prompts.ids(request.prompt)
+        asked = self._prompts.read(request.prompt)
+        prompt = asked.ids
         room = self._model.slots.tokens - len(prompt)
         if not prompt or room < 1:
             raise InvalidRequestError(
@@ -119,6 +156,7 @@ class Thinker:
         )
         sampler.saw(prompt, self._vocabulary)
         answer = _Answer(
+            asked,
             prompt,
             sampler,
             Text(self._prompts.vocabulary, params.get("stop", [])),
@@ -163,10 +201,11 @@ class Thinker:
 
     def _begin(self, request_id: str) -> StageOutput:
         answer = self._live[request_id]
-        assert answer.slot is not None
-        logits = self._model.prefill(answer.slot, answer.prompt)
+        assert answer.asked is not None
+        logits, rows = self._model.prefill(_slot(answer), answer.asked)
+        answer.asked = None
         (token,) = choose(logits, [answer.sampler]).tolist()
-        return self._output(request_id, answer, token, [tokens_chunk(answer.prompt)])
+        return self._output(request_id, answer, token, [tokens_chunk(answer.prompt, rows)])
 
     def _continue(self, running: list[str]) -> list[StageOutput]:
         answers = sorted(
