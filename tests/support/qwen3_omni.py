@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 import torch
+import transformers
 from numpy.typing import NDArray
 from transformers import AutoTokenizer, Qwen3OmniMoeForConditionalGeneration, WhisperFeatureExtractor
 from transformers.models.qwen3_omni_moe.processing_qwen3_omni_moe import _get_feat_extract_output_lengths
@@ -19,6 +20,9 @@ from omnizmq.errors import OmnizmqError
 from omnizmq.protocol import Prompt
 from omnizmq.workers.engine import Audio, Chunk, Engine, EngineContext, EngineRequest
 from omnizmq.workers.engines import qwen3_omni
+
+transformers.logging.set_verbosity_error()
+transformers.logging.disable_progress_bar()
 
 GREEDY = {"temperature": 0.0}
 NAMES = ("thinker", "talker", "code2wav")

@@ -15,7 +15,8 @@ from typing import Any
 
 from omnizmq.errors import ConfigError
 from omnizmq.workers.engine import Engine, EngineContext
-from omnizmq.workers.engines.qwen3_omni.options import read_options
+from omnizmq.workers.engines.qwen3_omni.checkpoint import Checkpoint
+from omnizmq.workers.engines.qwen3_omni.options import MODEL_TYPE, read_options, tiny_seed
 
 PACKAGES = ("torch", "transformers", "tokenizers", "safetensors")
 """Found by name at run time; `omnizmq check` reads it here."""
@@ -37,14 +38,17 @@ def create(context: EngineContext) -> Engine:
     if len(context.sources) != (0 if role == "thinker" else 1):
         needs = "takes prompts, not edges" if role == "thinker" else "needs exactly one edge that leads to it"
         raise ConfigError(f"stage.{context.stage}: a {role} {needs}")
+    # What can be said without the libraries is said before they load, which takes seconds.
+    made_on_the_spot = tiny_seed(context.model) is not None
+    checkpoint = None if made_on_the_spot else Checkpoint(context.model, MODEL_TYPE)
     if role == "thinker":
         from omnizmq.workers.engines.qwen3_omni.thinker import create_thinker
 
-        return create_thinker(context, options)
+        return create_thinker(context, options, checkpoint)
     if role == "talker":
         from omnizmq.workers.engines.qwen3_omni.talker import create_talker
 
-        return create_talker(context, options)
+        return create_talker(context, options, checkpoint)
     from omnizmq.workers.engines.qwen3_omni.code2wav import create_code2wav
 
-    return create_code2wav(context, options)
+    return create_code2wav(context, options, checkpoint)

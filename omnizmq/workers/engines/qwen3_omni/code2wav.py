@@ -15,6 +15,7 @@ from typing import Any
 
 from omnizmq.errors import ConfigError, OmnizmqError
 from omnizmq.workers.engine import Audio, Chunk, EngineContext, EngineRequest, StageOutput
+from omnizmq.workers.engines.qwen3_omni.checkpoint import Checkpoint
 from omnizmq.workers.engines.qwen3_omni.rows import read_codes
 from omnizmq.workers.engines.qwen3_omni.stage import Stage
 from omnizmq.workers.engines.qwen3_omni.wave import SAMPLE_RATE, WaveModel, WaveStream
@@ -23,11 +24,11 @@ from omnizmq.workers.engines.settings import read_params, whole
 PARAMS = {"seed": whole(0, (1 << 32) - 1)}
 
 
-def create_code2wav(context: EngineContext, options: Mapping[str, Any]) -> Code2Wav:
+def create_code2wav(context: EngineContext, options: Mapping[str, Any], checkpoint: Checkpoint | None) -> Code2Wav:
     """Raises `ConfigError`, `LaunchError`."""
     if context.targets:
         raise ConfigError(f"stage.{context.stage}: a code2wav is the last stage, and {context.targets[0]} follows it")
-    stage = Stage(context, options)
+    stage = Stage(context, options, checkpoint)
     context.progress("loading the code2wav")
     return Code2Wav(WaveModel(stage))
 

@@ -19,14 +19,15 @@ from omnizmq.workers.engines.qwen3_omni.weights import check_experts, mapped
 class Stage:
     """A stage about to be loaded. Raises `ConfigError`, `LaunchError`."""
 
-    def __init__(self, context: EngineContext, options: Mapping[str, Any]) -> None:
+    def __init__(self, context: EngineContext, options: Mapping[str, Any], checkpoint: Checkpoint | None) -> None:
+        """Without a checkpoint, the model is a tiny one that is made on the spot."""
         transformers.logging.set_verbosity_error()
         transformers.logging.disable_progress_bar()
         torch.set_num_threads(options.get("threads", 1))
         self.name = context.stage
         self.options = options
         self.device = _device(context)
-        self.checkpoint = Checkpoint(_path(context), MODEL_TYPE)
+        self.checkpoint = checkpoint or _make_tiny(context)
         self.config = AutoConfig.from_pretrained(self.checkpoint.path)
         self.slots = min(options.get("slots", context.max_inflight), context.max_inflight)
         self.vocabulary: int = self.config.thinker_config.text_config.vocab_size
@@ -45,14 +46,11 @@ class Stage:
         return {name.removeprefix(strip): tensor for name, tensor in mapped(found).items()}
 
 
-def _path(context: EngineContext) -> str:
-    seed = tiny_seed(context.model)
-    if seed is None:
-        return context.model
+def _make_tiny(context: EngineContext) -> Checkpoint:
     from omnizmq.workers.engines.qwen3_omni import tiny
 
     context.progress("building a tiny random Qwen3-Omni")
-    return str(tiny.ensure(context.private_dir, seed))
+    return Checkpoint(str(tiny.ensure(context.private_dir, tiny_seed(context.model) or 0)), MODEL_TYPE)
 
 
 def _device(context: EngineContext) -> torch.device:

@@ -22,6 +22,7 @@ import torch
 from omnizmq.errors import ConfigError, InvalidRequestError
 from omnizmq.protocol import Param
 from omnizmq.workers.engine import Chunk, EngineContext, EngineRequest, FinishReason, StageOutput
+from omnizmq.workers.engines.qwen3_omni.checkpoint import Checkpoint
 from omnizmq.workers.engines.qwen3_omni.rows import codes_chunk, read_tokens
 from omnizmq.workers.engines.qwen3_omni.sampling import SETTINGS, Sampler, Sampling, choose, generator
 from omnizmq.workers.engines.qwen3_omni.speech_text import Turns, Words
@@ -39,9 +40,9 @@ DEFAULTS: dict[str, Any] = {
 }
 
 
-def create_talker(context: EngineContext, options: Mapping[str, Any]) -> Talker:
+def create_talker(context: EngineContext, options: Mapping[str, Any], checkpoint: Checkpoint | None) -> Talker:
     """Raises `ConfigError`, `LaunchError`."""
-    stage = Stage(context, options)
+    stage = Stage(context, options, checkpoint)
     if not stage.config.talker_config.speaker_id:
         raise ConfigError(f'model = "{stage.checkpoint.path}": it has no speakers')
     context.progress("loading the talker")

@@ -20,6 +20,7 @@ from transformers import Qwen3OmniMoeThinkerForConditionalGeneration
 
 from omnizmq.errors import InvalidRequestError, StageError
 from omnizmq.workers.engine import Chunk, EngineContext, EngineRequest, FinishReason, StageOutput
+from omnizmq.workers.engines.qwen3_omni.checkpoint import Checkpoint
 from omnizmq.workers.engines.qwen3_omni.hearing import Features
 from omnizmq.workers.engines.qwen3_omni.prompt import Asked, Prompts
 from omnizmq.workers.engines.qwen3_omni.rows import tokens_chunk
@@ -34,9 +35,9 @@ PARAMS = {**SETTINGS, "max_tokens": whole(1, 1 << 20), "stop": texts(16)}
 MAX_TOKENS = 2048
 
 
-def create_thinker(context: EngineContext, options: Mapping[str, Any]) -> Thinker:
+def create_thinker(context: EngineContext, options: Mapping[str, Any], checkpoint: Checkpoint | None) -> Thinker:
     """Raises `ConfigError`, `LaunchError`."""
-    stage = Stage(context, options)
+    stage = Stage(context, options, checkpoint)
     context.progress("loading the thinker")
     return Thinker(
         context, stage, ThinkerModel(stage), Prompts(stage.checkpoint, stage.config.thinker_config, stage.slot_tokens)
