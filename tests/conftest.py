@@ -9,7 +9,11 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
+from hypothesis import settings
 from support import leaks
+
+settings.register_profile("omnizmq", deadline=None)  # how long an example takes is the machine's matter
+settings.load_profile("omnizmq")
 
 
 @contextmanager

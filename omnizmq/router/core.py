@@ -261,7 +261,7 @@ class RouterCore:
         """I2: an external id means exactly its bearers. A5: an unknown id is a success that does nothing."""
         live = [request for request in self.requests.bearers(frame.id) if not request.ended]
         for request in live:
-            self._abort_request(request, "caller")
+            self._abort_request(request, "caller" if request.client == client else "operator")
         self._to_client(client, wire.AbortAck(frame.call, len(live)))
 
     def _abort_request(self, request: Request, why: str) -> None:

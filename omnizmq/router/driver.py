@@ -120,6 +120,7 @@ class Driver:
     def _delivered(self, request: Request, command: life.Deliver) -> None:
         """Facts of what went to the caller: the first output of a stage, and the last."""
         state, stage = self._state, command.stage
+        request.output_ns[stage] = int(state.now * 1e9)
         if request.delivered[stage].sent == 1:
             state.record(request, "published", stage=stage)
         if state.limits.trace_contents and command.content is not None:
@@ -137,6 +138,11 @@ class Driver:
             state.counters.finished += 1
         state.admission.queue.remove(request.id)
         state.paused.discard(request.id)
+        for stage, at_ns in request.output_ns.items():
+            delivered = request.delivered[stage]
+            if delivered.begun:  # nothing else tells how far it came
+                detail: dict[str, wire.Value] = {"outputs": delivered.sent}
+                state.record(request, "last_output", stage=stage, at_ns=at_ns, detail=detail)
         state.record(request, "terminal", stage=command.stage, detail=request.terminal_facts(command))
         state.to_caller(request, request.terminal(command))
 

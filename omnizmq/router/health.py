@@ -16,7 +16,7 @@ def heard(replica: Replica, frame: wire.Heartbeat, now: float) -> Effect | None:
     replica.late_frames, replica.bad_frames = frame.late_frames, frame.bad_frames
     if replica.state != "starting":
         return None
-    if frame.state in ("idle", "stepping"):
+    if frame.state in ("idle", "stepping", "computing"):
         replica.state = "draining" if replica.drained else "ready"
         return ReplicaReady(replica.id)
     if frame.state == "failed":

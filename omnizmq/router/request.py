@@ -62,6 +62,7 @@ class Request:
         self.delivered = {name: Delivered(name, hashed=hashed) for name in plan.names if name in plan.final_stages}
         self.shunned: set[Binding] = set()
         self.ever_read: set[str] = set()
+        self.output_ns: dict[str, int] = {}  # final stage -> when its last output went to the caller
         self.lost: wire.ErrorInfo | None = None
         self.attempt = Attempt(self.id, 1, life.Lifecycle(self.id, plan, self.delivered))
         self.attempts = {1: self.attempt}
@@ -161,7 +162,6 @@ class Request:
     def terminal_facts(self, command: life.SendTerminal) -> dict[str, wire.Value]:
         detail: dict[str, wire.Value] = {
             "finish_reason": command.finish_reason,
-            "unread": sum(delivered.unread for delivered in self.delivered.values()),
             "usage_incomplete": ",".join(command.usage_incomplete),
         }
         error = self._located(command.error)

@@ -116,7 +116,10 @@ class Disk:
         """One for each request, in the order of their first facts."""
         by_request: dict[str, list[Fact]] = {}
         for fact in batch:
-            by_request.setdefault(fact.request_id, []).append(fact)
+            if fact.request_id in by_request:
+                by_request[fact.request_id].append(fact)
+            else:
+                by_request[fact.request_id] = [fact]
         blocks = []
         for facts in by_request.values():
             try:

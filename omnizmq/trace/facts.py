@@ -41,13 +41,16 @@ The events, in the order in which a request usually meets them:
                      what its engine counted (tokens, samples, …), note (what the engine remarks, such as why there is
                      no output), and error_code, error_message where it failed
     withheld         all outputs are complete, a report is awaited. detail: stages (comma-separated)
-    abort_asked      by the router. detail: why (caller, or disconnect: …)
+    abort_asked      by the router. detail: why (caller; operator: another client asked; or
+                     disconnect: …)
     replica_lost     the replica that a stage was bound to died, before the request had ended. stage; detail: replica,
                      reason
     redriven         another attempt begins; its facts bear its number. detail: why, code
     left_behind      an aborted stage did not confirm in time. stage; detail: replica
-    terminal         the one end. stage; detail: finish_reason, usage_incomplete, unread (outputs that the caller had
-                     not given a credit for), and error_code, error_stage, error_replica, error_message where it failed
+    last_output      by the router, when a request ends while a final stage has given something and not its end: when
+                     the last of it went to the caller. stage; detail: outputs
+    terminal         the one end. stage; detail: finish_reason, usage_incomplete, and error_code, error_stage,
+                     error_replica, error_message where it failed
     cleaned          nothing of the request is left anywhere: every stage of every attempt has reported
     dropped          never recorded by anyone: a reader of the store adds it where rows were lost while the request
                      ran, its own or others'. owner: "trace"; detail: rows, why

@@ -52,7 +52,7 @@ class TraceWriter:
     ) -> None:
         """`queue_rows` facts may wait for the disk. `vfs` names one of SQLite's file system layers."""
         self._inbox: deque[Fact] = deque()
-        self._queue_rows = queue_rows
+        self._room = queue_rows
         self._flushes: deque[threading.Event] = deque()
         self._idle = False
         self._wake, self._hurry = threading.Event(), threading.Event()
@@ -80,10 +80,9 @@ class TraceWriter:
 
     def append(self, fact: Fact) -> None:
         """Take a fact, or drop and count it. The fact's detail must not be changed afterwards. Thread-safe."""
-        if self._closed:
-            self._losses.add(1, "the trace was closed")
-        elif len(self._inbox) >= self._queue_rows:
-            self._losses.add(1, "the disk did not keep up", since_ns=happened(fact))
+        if len(self._inbox) >= self._room:
+            why = "the trace was closed" if self._closed else "the disk did not keep up"
+            self._losses.add(1, why, since_ns=happened(fact))
         else:
             self._inbox.append(fact)
             if self._idle:  # the thread says so before it looks at the inbox for the last time
@@ -100,7 +99,7 @@ class TraceWriter:
 
     def close(self) -> None:
         """Write what is left and stop, in bounded time. May be repeated."""
-        self._closed = True
+        self._closed, self._room = True, 0
         self._hurry_up()
         self._thread.join(CLOSE_TIMEOUT_S)
 

@@ -127,7 +127,8 @@ class ThreadedEngine(Engine, Protocol):
     """
 
     def busy_with(self, request_id: str) -> bool:
-        """Whether the request is queued or computed inside although `has_work` is False: its silence is no fault."""
+        """Whether the request is queued or computed inside although `has_work` is False: its silence is no fault. This
+        method alone is called from other threads too, to look: it must only read."""
 
 
 @dataclass(frozen=True, slots=True)

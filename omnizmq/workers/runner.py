@@ -16,7 +16,7 @@ from __future__ import annotations
 import logging
 import traceback
 from collections import Counter, deque
-from collections.abc import Callable
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field
 from typing import assert_never
 
@@ -60,11 +60,20 @@ class EngineRunner:
     """Call `obey` for each command, then `round` until it returns None. `clock_ns` is CLOCK_MONOTONIC."""
 
     def __init__(self, engine: Engine, clock_ns: Callable[[], int]) -> None:
-        self.state: tuple[str, int] = ("idle", clock_ns())
+        self._state: tuple[str, int] = ("idle", clock_ns())
         self._engine = engine
         self._busy_with = getattr(engine, "busy_with", None)
         self._clock_ns = clock_ns
         self._requests: dict[str, _Held] = {}
+
+    @property
+    def state(self) -> tuple[str, int]:
+        """`stepping`, `idle`, or `computing` (not in a step, and at work in threads of its own), and since when. Read
+        from any thread."""
+        state, since_ns = self._state
+        if state == "idle" and any(map(self._seems_busy, list(self._requests))):
+            return "computing", since_ns
+        return state, since_ns
 
     def obey(self, command: EngineCommand) -> list[EngineEvent]:
         if isinstance(command, AddToEngine):
@@ -102,23 +111,27 @@ class EngineRunner:
             return None
         self._enter()
         ready = [engine_id for engine_id in running if self._feed(engine_id, events)]
-        begun = [EngineRan(engine_id, self._clock_ns()) for engine_id in ready if self._begins(engine_id)]
+        begun = [EngineRan(engine_id, self._clock_ns()) for engine_id in self._at_work(running, ready)]
         if ready and not begun:
             return events + self._step(ready)
         events += begun
         return self._leave(events) or None
 
-    def _begins(self, engine_id: str) -> bool:
-        """Whether it has not been in a step yet; it will be."""
-        held = self._requests[engine_id]
-        first, held.ran = not held.ran, True
-        return first
+    def _at_work(self, running: Sequence[str], ready: Collection[str]) -> list[str]:
+        """Of those that run, which the engine begins with: they go into their first step, or it is busy with them."""
+        begun = []
+        for engine_id in running:
+            held = self._requests.get(engine_id)
+            if held is not None and not held.ran and (engine_id in ready or self._seems_busy(engine_id)):
+                held.ran = True
+                begun.append(engine_id)
+        return begun
 
     def _enter(self) -> None:
-        self.state = ("stepping", self._clock_ns())
+        self._state = ("stepping", self._clock_ns())
 
     def _leave(self, events: list[EngineEvent]) -> list[EngineEvent]:
-        self.state = ("idle", self._clock_ns())
+        self._state = ("idle", self._clock_ns())
         return events
 
     def _add(self, request: EngineRequest) -> list[EngineEvent]:
@@ -168,6 +181,13 @@ class EngineRunner:
     def _is_busy(self, engine_id: str) -> bool:
         return self._busy_with is not None and bool(self._busy_with(engine_id))
 
+    def _seems_busy(self, engine_id: str) -> bool:
+        """To look at, from any thread: nobody waits for it, so it fails no request."""
+        try:
+            return self._is_busy(engine_id)
+        except BaseException:  # noqa: BLE001 (F1: an engine may raise anything)
+            return False
+
     def _step(self, ready: list[str]) -> list[EngineEvent]:
         events: list[EngineEvent] = []
         stepped = [self._requests[engine_id] for engine_id in ready]
@@ -177,7 +197,7 @@ class EngineRunner:
         except BaseException as error:  # noqa: BLE001 (F1: a step that raises fails the requests that were in it)
             return [self._failed(engine_id, error) for engine_id in ready]
         finally:
-            self.state = ("idle", self._clock_ns())
+            self._state = ("idle", self._clock_ns())
         now_ns = self._clock_ns()
         for held in stepped:
             held.active_ns = now_ns

@@ -95,17 +95,33 @@ class TestT1Facts:
             _ = play.brings(play.pauses("thinker/0", REQUEST, paused))
         assert events(play, "paused", "resumed") == [("paused", "thinker"), ("resumed", "thinker")]
 
-    def test_t1_the_end_says_what_the_caller_has_not_read_and_when_nothing_is_left(self) -> None:
+    def test_t1_the_end_and_that_nothing_is_left(self) -> None:
         play = running()
         for seq in (1, 2):
             _ = play.brings(play.makes("thinker/0", REQUEST, seq, "Hi", last=seq == 2))
         _ = play.brings(play.makes("voice/0", REQUEST, 1, b"abcd", last=True))
-        _ = play.brings(play.has_read("alice", REQUEST, "thinker", 2))
         _ = play.brings(play.finishes("thinker/0", REQUEST, outputs=2))
         assert events(play, "terminal", "cleaned") == []
         _ = play.brings(play.finishes("voice/0", REQUEST, outputs=1))
-        assert events(play, "terminal", "cleaned") == [("terminal", "voice"), ("cleaned", None)]
-        assert last(play, "terminal").detail["unread"] == 1
+        assert events(play, "terminal", "cleaned", "last_output") == [("terminal", "voice"), ("cleaned", None)]
+
+    def test_t1_how_far_a_stage_came_that_did_not_end(self) -> None:
+        play = running()
+        _ = play.brings(play.makes("thinker/0", REQUEST, 1, "Hi"))
+        play.now += 5
+        _ = play.brings(play.makes("thinker/0", REQUEST, 2, "Hi"))
+        at_ns = play.now_ns
+        play.now += 5
+        _ = play.brings(play.finishes("voice/0", REQUEST, None, error=wire.ErrorInfo("stage_error", "", "", "", False)))
+        assert events(play, "last_output", "terminal") == [("last_output", "thinker"), ("terminal", "voice")]
+        fact = last(play, "last_output")
+        assert (fact.at_ns, fact.detail) == (at_ns, {"outputs": 2})
+
+    @pytest.mark.parametrize(("client", "why"), [("alice", "caller"), ("bob", "operator")])
+    def test_t1_who_asked_for_the_abort(self, client: str, why: str) -> None:
+        play = running()
+        _ = play.brings(ClientSent(client.encode(), wire.Abort(1, "demo")))
+        assert last(play, "abort_asked").detail == {"why": why}
 
     def test_t1_what_an_engine_remarks_is_in_its_stages_report(self) -> None:
         play = running()

@@ -88,6 +88,12 @@ class Case:
         return replace(self.expected(*causes), owner=None)
 
 
+COMPLETE = Expected(("complete",), complete=True, boundaries=("terminal",))
+
+HOLD = Case("hold-at-talker-x", "talker", 2, 3)
+"""With `HELD` it keeps its place in the Talker, and makes nothing more."""
+
+
 def steps(document: Document, stage: str) -> list[str]:
     """The events of a stage's last attempt."""
     last = max((event["attempt"] for event in document["events"]), default=0)
@@ -168,6 +174,9 @@ def struck(fault: str, number: int, stages: Sequence[str] = STAGES) -> tuple[str
     )
 
 
+HELD = struck("silent_at", 2)
+
+
 def ask(client: AsyncClient, case: Case, **options: Any) -> Asking:
     return Asking(client, case.prompt, request_id=case.id, modalities=list(case.modalities), **options)
 
@@ -175,6 +184,13 @@ def ask(client: AsyncClient, case: Case, **options: Any) -> Asking:
 async def ended(watch: Watch, id_: str, right: Expected) -> Found:
     watch.judge(id_, "ended", await watch.when(id_, over), right)
     return {id_: right}
+
+
+async def aborted(watch: Watch, client: AsyncClient, asking: Asking, id_: str, right: Expected) -> Found:
+    """It is aborted, and named as it was while it stood still."""
+    await client.abort(id_)
+    assert await asking.error() is None
+    return await ended(watch, id_, replace(right, causes=("aborted",), owner=None, says=()))
 
 
 def drilled(
@@ -198,6 +214,7 @@ def drilled(
         after = asyncio.run(whole(deployment, watch))
         assert deployment.status()["counters"]["router_errors"] == 0
         assert deployment.stop() == 0
-    for id_, expected in after.items():
-        watch.judge(id_, "deployment gone", watch.look(id_), expected)
+    for number, (id_, expected) in enumerate(after.items()):
+        document = watch.look(id_) if number else watch.look_from_outside(id_)
+        watch.judge(id_, "deployment gone", document, expected)
     watch.all_right()

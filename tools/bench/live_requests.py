@@ -28,7 +28,10 @@ OUTPUTS = 50
 BATCH = 200
 
 
-def deployment(live: int) -> Config:
+Event = ClientSent | ReplicaStarting | WorkerJoined | WorkerSent
+
+
+def deployment(live: int, *, trace: bool) -> Config:
     """Three stages in a chain with room for all of them."""
     room = live + 2 * BATCH
     final = {"thinker": "text", "code2wav": "audio"}
@@ -40,7 +43,7 @@ def deployment(live: int) -> Config:
                 for name in STAGES
             ],
             edge=[EdgeConfig(source=source, target=target) for source, target in itertools.pairwise(STAGES)],
-            router=RouterConfig(),
+            router=RouterConfig(trace=trace),
         )
     )
 
@@ -48,9 +51,9 @@ def deployment(live: int) -> Config:
 class Bench:
     """A router core with so many live requests, each of which has all its stages registered and one output made."""
 
-    def __init__(self, live: int) -> None:
+    def __init__(self, live: int, *, trace: bool = True) -> None:
         self.now = 1000.0
-        self.core = RouterCore(deployment(live))
+        self.core = RouterCore(deployment(live, trace=trace))
         for stage in STAGES:
             self.feed(ReplicaStarting(f"{stage}/0", 1, 1))
             self.feed(WorkerJoined(f"{stage}/0", 1, f"ipc:///run/{stage}"))
@@ -58,7 +61,7 @@ class Bench:
         self.count = 0
         self.staying = [self.begin() for _ in range(live)]
 
-    def feed(self, event: ClientSent | ReplicaStarting | WorkerJoined | WorkerSent) -> None:
+    def feed(self, event: Event) -> None:
         self.now += 1e-6
         self.core.handle(event, self.now)
 

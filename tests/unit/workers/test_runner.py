@@ -374,6 +374,33 @@ class TestProbe:
         bench.rounds()
         assert "busy_with" not in {method for method, _ in engine.calls}
 
+    def test_t1_an_engine_that_computes_in_threads_of_its_own_is_not_idle(self) -> None:
+        engine = Pooled()
+        bench = Bench(engine)
+        bench.add("a")
+        bench.rounds()
+        assert bench.runner.state[0] == "idle"
+        engine.inside.add("a")
+        state, since = bench.runner.state
+        assert state == "computing"
+        assert bench.of(EngineRan) == []
+        bench.rounds()  # something has woken the thread
+        assert [event.engine_id for event in bench.of(EngineRan)] == ["a"], "the engine has begun, without a step"
+        assert bench.runner.state[1] > since
+        engine.inside.clear()
+        assert bench.runner.state[0] == "idle"
+
+    def test_t1_an_engine_that_cannot_say_what_it_computes_is_idle(self) -> None:
+        class Broken(Pooled):
+            def busy_with(self, request_id: str) -> bool:
+                raise KeyError(request_id)
+
+        bench = Bench(Broken())
+        bench.add("a")
+        bench.rounds()
+        assert bench.runner.state[0] == "idle"
+        assert not bench.failures()
+
     def test_r4_a_request_that_is_not_there_is_not_answered_for(self) -> None:
         bench = Bench(Copier())
         bench.obey(ProbeEngine("a"))
