@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import resource
 import shutil
 from pathlib import Path
 
@@ -20,6 +21,8 @@ from omnizmq.workers.engines.qwen3_omni import tiny
 from omnizmq.workers.engines.qwen3_omni.checkpoint import INDEX
 
 pytestmark = pytest.mark.transformers
+
+HUGE = 8 << 30
 
 LOST = {
     "thinker": "thinker.model.layers.1.mlp.experts.2.up_proj.weight",
@@ -77,6 +80,31 @@ def test_a_stage_loads_without_the_shards_of_the_others(checkpoint: Path, role: 
     for shard in others:
         (checkpoint / shard).unlink()
     make(role, checkpoint).close()
+
+
+def test_of_a_shared_shard_only_the_stages_own_bytes_are_read(checkpoint: Path) -> None:
+    """Another stage's tensor of 8 GiB, a hole in the same file: it would take a fault for each 64 KiB at least."""
+    index = shards(checkpoint)
+    shard = checkpoint / index["code2wav.code_embedding.weight"]
+    content = shard.read_bytes()
+    length = int.from_bytes(content[:8], "little")
+    header, data = json.loads(content[8 : 8 + length]), content[8 + length :]
+    header["thinker.huge"] = {"dtype": "F32", "shape": [HUGE // 4], "data_offsets": [len(data), len(data) + HUGE]}
+    text = json.dumps(header).encode()
+    with shard.open("wb") as file:
+        file.write(len(text).to_bytes(8, "little") + text + data)
+        file.truncate(file.tell() + HUGE)
+    (checkpoint / INDEX).write_text(json.dumps({"weight_map": {**index, "thinker.huge": shard.name}}))
+    before = touched()
+    make("code2wav", checkpoint).close()
+    assert touched() - before < HUGE / 8
+
+
+def touched() -> int:
+    """Bytes that this process has read or mapped, at most."""
+    usage = resource.getrusage(resource.RUSAGE_SELF)
+    read = int(Path("/proc/self/io").read_text().split()[1])
+    return read + (usage.ru_minflt + usage.ru_majflt) * (64 << 10)
 
 
 @pytest.mark.parametrize("role", NAMES)
