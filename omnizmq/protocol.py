@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
-from typing import Generic, Literal, TypeVar
+from typing import Annotated, Generic, Literal, TypeVar
 
 import msgspec
 
@@ -44,6 +44,9 @@ _EXTERNAL_ID = re.compile(rf"[\x21-\x7e]{{1,{MAX_ID_CHARS}}}")
 _SUFFIX_BYTES = 8
 _ERROR_CHARS = 4096
 
+Ns = Annotated[int, msgspec.Meta(ge=0, le=(1 << 63) - 1)]
+"""A moment of CLOCK_MONOTONIC, or a duration, in nanoseconds. Any other number does not decode."""
+
 Action = Literal["drain", "resume", "restart"]
 Value = bool | int | float | str | None
 Param = Value | list[bool | int | float | str | None] | dict[str, bool | int | float | str | None]
@@ -61,6 +64,18 @@ def check_external_id(external_id: str) -> str:
     raise InvalidRequestError(
         f"request id {shown} is not usable: an id has 1 to {MAX_ID_CHARS} printable ASCII characters, no spaces"
     )
+
+
+def check_asked_id(id_: object) -> str:
+    """The id itself, or `InvalidRequestError` for what is no text. Any text may be asked for: who bears it is known to
+    the router, and that nobody does is no error."""
+    if not isinstance(id_, str):
+        raise InvalidRequestError(f"a request id is a string, not {id_!r}")
+    try:
+        id_.encode()
+    except UnicodeEncodeError:
+        raise InvalidRequestError(f"request id {ascii(id_)[:200]} is not usable: it is no UTF-8 text") from None
+    return id_
 
 
 def make_request_id(external_id: str, entropy: bytes) -> str:
@@ -199,9 +214,9 @@ class EdgeCount(_Wire, frozen=True):
     target: str
     chunks: int
     bytes: int
-    first_ns: int
-    last_ns: int
-    parked_ns: int
+    first_ns: Ns
+    last_ns: Ns
+    parked_ns: Ns
 
 
 class ArrayData(_Wire, frozen=True):
@@ -328,7 +343,7 @@ class Submit(_Frame, frozen=True):
     deadline_s: float | None
     affinity: str | None
     window: int
-    at_ns: int
+    at_ns: Ns
     traceparent: str | None
 
 
@@ -498,7 +513,7 @@ class Heartbeat(_Frame, frozen=True):
 
     incarnation: int
     state: str
-    since_ns: int
+    since_ns: Ns
     text: str
     rings: list[RingUse]
     late_frames: int
@@ -521,7 +536,7 @@ class StageFact(_Frame, frozen=True):
     attempt: int
     incarnation: int
     fact: str
-    at_ns: int
+    at_ns: Ns
     detail: dict[str, Value]
 
 
@@ -536,7 +551,7 @@ class InputState(_Wire, frozen=True):
     taken: int
     ended: bool
     closed: bool
-    last_ns: int
+    last_ns: Ns
 
 
 class EdgeState(_Wire, frozen=True):
@@ -554,9 +569,9 @@ class EdgeState(_Wire, frozen=True):
     bytes: int
     ended: bool
     closed: bool
-    last_ns: int
+    last_ns: Ns
     full: str | None
-    full_since_ns: int
+    full_since_ns: Ns
     held_bytes: int
     quota_bytes: int
     holders: list[str]
@@ -573,7 +588,7 @@ class CallerState(_Wire, frozen=True):
     window_bytes: int
     waiting: int
     full: bool
-    since_ns: int
+    since_ns: Ns
 
 
 class StageAnswer(_Frame, frozen=True):
@@ -586,14 +601,14 @@ class StageAnswer(_Frame, frozen=True):
     attempt: int
     incarnation: int
     state: str
-    at_ns: int
-    since_ns: int
+    at_ns: Ns
+    since_ns: Ns
     running: int
     slots: int
     waiting: int
     engine: str
-    engine_since_ns: int
-    made_ns: int
+    engine_since_ns: Ns
+    made_ns: Ns
     outputs: int
     inputs: list[InputState]
     edges: list[EdgeState]
@@ -607,7 +622,7 @@ class StagePaused(_Frame, frozen=True):
     attempt: int
     incarnation: int
     paused: bool
-    at_ns: int
+    at_ns: Ns
 
 
 class Output(_Frame, frozen=True):
@@ -619,7 +634,7 @@ class Output(_Frame, frozen=True):
     seq: int
     content: Content | None
     last: bool
-    at_ns: int
+    at_ns: Ns
 
 
 class RelayContent(_Frame, frozen=True):
@@ -644,7 +659,7 @@ class StageFinished(_Frame, frozen=True):
     note: str | None
     outputs: int
     edges: list[EdgeCount]
-    at_ns: int
+    at_ns: Ns
 
 
 # --- Worker and worker ---------------------------------------------------------------------------------------------

@@ -127,7 +127,8 @@ async def _inspect(name: str, ids: Sequence[str]) -> list[Inspected]:
         return [Inspected(one, "unasked" if one is not None else "unknowing") for one in documents]
 
     try:
-        return await asyncio.wait_for(ask(), LIMIT_S)
+        async with asyncio.timeout(LIMIT_S):
+            return await ask()
     except (TimeoutError, RouterLostError):
         return [Inspected(None, "silent")] * len(ids)
     except OmnizmqError:

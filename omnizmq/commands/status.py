@@ -16,10 +16,12 @@ from omnizmq.commands import options
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON document; with --watch, one a line.")
 @click.option("--watch", is_flag=True, help="Go on showing it, until Ctrl-C or until the deployment ends.")
 @click.option(
-    "--interval", "interval_s", type=click.FloatRange(0.1), metavar="S", help="Of --watch; default: 1 second."
+    "--interval", "interval_s", type=click.FloatRange(0.1, 3600), metavar="S", help="Of --watch; default: 1 second."
 )
 def status(connect: str | None, as_json: bool, watch: bool, interval_s: float | None) -> None:
     """Show a deployment's replicas, requests, queues and counters."""
+    if interval_s is not None and interval_s != interval_s:
+        raise click.BadParameter("nan is no number of seconds: 0.1 to 3600 was expected", param_hint="--interval")
     if watch:
         from omnizmq.commands import watching
 

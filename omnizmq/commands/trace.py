@@ -49,6 +49,10 @@ def trace(
     has. Times are milliseconds since the client's submit.
     """
     _check(id_, last=last, failed=failed, limit=limit, slow=slow, follow=follow)
+    if id_ is not None:
+        from omnizmq.protocol import check_asked_id
+
+        check_asked_id(id_)
     if failed or slow is not None:
         _list(connect, failed, limit, slow, as_json, perfetto)
         return

@@ -121,7 +121,8 @@ class AsyncClient:
         hello = wire.Hello(wire.VERSION, address.nonce, self._role, pid=os.getpid())
         self._dealer.send([wire.encode_hello(hello)])
         try:
-            welcome = await asyncio.wait_for(asyncio.shield(self._welcome), CONNECT_TIMEOUT_S)
+            async with asyncio.timeout(CONNECT_TIMEOUT_S):
+                welcome = await asyncio.shield(self._welcome)
         except TimeoutError as error:
             raise address.unanswered(self._dealer.connection) from error
         if address.pid is None:
@@ -237,7 +238,8 @@ class AsyncClient:
         can prevent it; its end is waited for, for a limited time."""
         with suppress(TimeoutError, RouterLostError):
             self._send(wire.Abort(0, request_id))
-            await asyncio.wait_for(self._until_ended(request_id), ABORT_WAIT_S)
+            async with asyncio.timeout(ABORT_WAIT_S):
+                await self._until_ended(request_id)
 
     async def _until_ended(self, request_id: str) -> None:
         while not self._table.has_ended(request_id):
@@ -255,9 +257,7 @@ class AsyncClient:
 
     async def abort(self, request_id: str) -> int:
         """End all live requests with this external id, or the one with this request id; how many there were (A5)."""
-        if not isinstance(request_id, str):
-            raise InvalidRequestError(f"a request id is a string, not {request_id!r}")
-        matched = await self._ask(wire.Abort(self._next_call(), request_id))
+        matched = await self._ask(wire.Abort(self._next_call(), wire.check_asked_id(request_id)))
         assert isinstance(matched, int)
         return matched
 
@@ -274,9 +274,7 @@ class AsyncClient:
 
         None: no such request is live. A worker that does not answer within half a second is named in `silent`.
         """
-        if not isinstance(request_id, str):
-            raise InvalidRequestError(f"a request id is a string, not {request_id!r}")
-        answer = await self._ask(wire.AskTrace(self._next_call(), request_id))
+        answer = await self._ask(wire.AskTrace(self._next_call(), wire.check_asked_id(request_id)))
         assert answer is None or isinstance(answer, bytes)
         return None if answer is None else msgspec.json.decode(answer)
 
@@ -316,7 +314,9 @@ class AsyncClient:
         answer = self._calls[frame.call] = asyncio.get_running_loop().create_future()
         try:
             self._send(frame)
-            return await asyncio.wait_for(answer, None if patient else CALL_TIMEOUT_S)
+            async with asyncio.timeout(None if patient else CALL_TIMEOUT_S):
+                value: int | bytes | None = await answer
+            return value
         except TimeoutError as error:
             raise RouterLostError(f"the router did not answer within {CALL_TIMEOUT_S:g} s") from error
         finally:

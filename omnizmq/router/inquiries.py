@@ -23,19 +23,19 @@ ANSWER_S = 0.5
 """How long workers may take. The socket thread of a worker that lives answers within some 50 ms."""
 
 MAX_OPEN = 256
-"""Questions that may be open at once; beyond it the oldest is answered with what has come."""
+"""Requests that may be asked about at once; beyond it the oldest question is answered with what has come."""
 
 
 @dataclass
 class _Inquiry:
-    """One question. `asked`: stage -> who was asked, of those that have not answered."""
+    """One question to workers, for all that ask it meanwhile: `askers` are clients and the numbers of their calls.
+    `asked`: stage -> who was asked, of those that have not answered."""
 
-    client: bytes
-    call: int
     request_id: str
     attempt: int
     due: float
     asked: dict[str, str]
+    askers: list[tuple[bytes, int]]
     answers: dict[str, wire.StageAnswer] = field(default_factory=dict)
 
 
@@ -46,6 +46,7 @@ class Inquiries:
         self._state = state
         self._count = 0
         self._open: dict[int, _Inquiry] = {}  # in the order in which they are due
+        self._about: dict[AttemptKey, _Inquiry] = {}
 
     def __len__(self) -> int:
         return len(self._open)
@@ -56,17 +57,19 @@ class Inquiries:
         if not bearers:
             return [ToClient(client, wire.Traced(frame.call, None))]
         request = max(bearers, key=lambda one: one.arrived)
+        asker = (client, frame.call)
+        if request.attempt.key in self._about:
+            self._about[request.attempt.key].askers.append(asker)
+            return []
         asked = self._to_ask(request)
-        due = self._state.now + ANSWER_S
-        inquiry = _Inquiry(client, frame.call, request.id, request.attempt.number, due, dict(asked))
+        inquiry = _Inquiry(*request.attempt.key, self._state.now + ANSWER_S, dict(asked), [asker])
         if not asked:
-            return [self._answer(inquiry, silent=False)]
+            return self._answers(inquiry, silent=False)
         effects = self._make_room()
         self._count += 1
-        self._open[self._count] = inquiry
-        frames = {stage: wire.AskStage(self._count, *request.attempt.key) for stage in asked}
-        bindings = request.attempt.bindings
-        return effects + [ToWorker(*bindings[stage], frame) for stage, frame in frames.items()]
+        self._open[self._count] = self._about[request.attempt.key] = inquiry
+        question = wire.AskStage(self._count, *request.attempt.key)
+        return effects + [ToWorker(*request.attempt.bindings[stage], question) for stage in asked]
 
     def came(self, replica: Replica, answer: wire.StageAnswer) -> list[Effect]:
         """From its present incarnation. One that is late, or about what was not asked, is dropped and counted."""
@@ -78,7 +81,7 @@ class Inquiries:
             return []
         del inquiry.asked[replica.stage]
         inquiry.answers[replica.stage] = answer
-        return [] if inquiry.asked else [self._answer(self._open.pop(answer.call), silent=False)]
+        return [] if inquiry.asked else self._close(answer.call, silent=False)
 
     def next(self) -> float | None:
         """When the next one is due, if any is open."""
@@ -87,12 +90,17 @@ class Inquiries:
     def due(self) -> list[Effect]:
         """The answers whose time has come, with whoever was silent."""
         over = [call for call, inquiry in self._open.items() if inquiry.due <= self._state.now]
-        return [self._answer(self._open.pop(call), silent=True) for call in over]
+        return [effect for call in over for effect in self._close(call, silent=True)]
 
     def _make_room(self) -> list[Effect]:
         if len(self._open) < MAX_OPEN:
             return []
-        return [self._answer(self._open.pop(next(iter(self._open))), silent=False)]
+        return self._close(next(iter(self._open)), silent=False)
+
+    def _close(self, call: int, *, silent: bool) -> list[Effect]:
+        inquiry = self._open.pop(call)
+        del self._about[inquiry.request_id, inquiry.attempt]
+        return self._answers(inquiry, silent=silent)
 
     def _to_ask(self, request: Request) -> dict[str, str]:
         """Stages whose end is awaited, and the replicas that have them."""
@@ -103,14 +111,15 @@ class Inquiries:
             if attempt.binds(replicas[attempt.bindings[stage].replica])
         }
 
-    def _answer(self, inquiry: _Inquiry, *, silent: bool) -> Effect:
+    def _answers(self, inquiry: _Inquiry, *, silent: bool) -> list[Effect]:
+        """To all that asked. `silent`: who has not answered had the time."""
         request = self._state.requests.get(inquiry.request_id)
         document = None
         if request is not None:
             names = sorted(inquiry.asked.values()) if silent else []
             answers = inquiry.answers if request.attempt.number == inquiry.attempt else {}
             document = wire.encode_json(inspection(self._state, request, answers, names))
-        return ToClient(inquiry.client, wire.Traced(inquiry.call, document))
+        return [ToClient(client, wire.Traced(call, document)) for client, call in inquiry.askers]
 
 
 def inspection(

@@ -309,10 +309,12 @@ class TestT1Questions:
         assert document["attempt"] == 2
 
     def test_b1_questions_are_bounded_the_oldest_is_answered_with_what_has_come(self) -> None:
-        play = running()
+        play = router("thinker:text", stages={"thinker": {"max_inflight": MAX_OPEN + 1}})
+        for number in range(MAX_OPEN + 1):
+            _ = play.brings(play.submits("alice", f"r{number}"))
         for call in range(MAX_OPEN):
-            assert not any(isinstance(one, ToClient) for one in play.brings(asks(call))[0])
-        effects = play.brings(asks(MAX_OPEN))[0]
+            assert not any(isinstance(one, ToClient) for one in play.brings(asks(call, f"r{call}"))[0])
+        effects = play.brings(asks(MAX_OPEN, f"r{MAX_OPEN}"))[0]
         (first,) = [one.frame for one in effects if isinstance(one, ToClient)]
         assert isinstance(first, Traced)
         assert first.call == 0
@@ -321,12 +323,26 @@ class TestT1Questions:
         assert document["silent"] == [], "nobody had the time to answer"
         assert len(play.core._inquiries) == MAX_OPEN
 
+    def test_b1_many_that_ask_about_one_request_are_one_question(self) -> None:
+        play = running()
+        assert play >> asks(1) << to("thinker/0", AskStage) << to("voice/0", AskStage)
+        for call in range(2, 100):
+            assert play.brings(asks(call, client="bob"))[0] == []
+        assert play >> answers(play, "thinker/0", 1)
+        effects = play.brings(answers(play, "voice/0", 1))[0]
+        assert [(one.client, one.frame.call) for one in effects if isinstance(one, ToClient)] == [
+            (b"alice", 1),
+            *((b"bob", call) for call in range(2, 100)),
+        ]
+        assert play >> asks(100) << to("thinker/0", AskStage) << to("voice/0", AskStage)
+
     def test_b3_no_question_stays(self) -> None:
         play = running()
         _ = play.brings(asks())
         play.now += ANSWER_S
         _ = play.brings(Ticked())
         assert len(play.core._inquiries) == 0
+        assert play.core._inquiries._about == {}
         assert play.core._inquiries.next() is None
 
 

@@ -33,6 +33,7 @@ names = st.text(max_size=20)
 scalars: dict[Any, st.SearchStrategy[Any]] = {
     str: names,
     int: st.integers(-(1 << 62), 1 << 62),
+    wire.Ns: st.integers(0, (1 << 63) - 1),
     float: st.floats(allow_nan=False),
     bool: st.booleans(),
     bytes: st.binary(max_size=20),
@@ -57,11 +58,19 @@ def anything(kind: Any) -> st.SearchStrategy[Any]:
         return st.dictionaries(anything(inner[0]), anything(inner[1]), max_size=3)
     if inner:
         return st.one_of(*map(anything, inner))
-    hints = get_type_hints(kind)
+    hints = get_type_hints(kind, include_extras=True)
     return st.builds(kind, **{name: anything(hints[name]) for name in kind.__struct_fields__})
 
 
 any_frame = st.sampled_from(FRAMES).flatmap(anything)
+
+
+@pytest.mark.parametrize("at_ns", [-1, 1 << 63, (1 << 64) - 1])
+def test_w1_no_moment_is_before_the_machines_start_or_beyond_64_bits(at_ns: int) -> None:
+    frame = wire.StageFact("demo-1", 1, 1, "running", 5, {})
+    (data,) = wire.Packer().pack(msgspec.structs.replace(frame, at_ns=at_ns))
+    with pytest.raises(ProtocolError):
+        wire.Unpacker(wire.worker_to_router).unpack(data)
 
 
 class TestIds:
