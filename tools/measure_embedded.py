@@ -54,7 +54,7 @@ class Floor:
     def _context(self, stage: config.StageConfig, directory: Path) -> EngineContext:
         return EngineContext(
             stage=stage.name,
-            model="",
+            model=self._config.model,
             device=(),
             options=stage.options,
             sources=tuple(edge.source for edge in self._config.edge if edge.target == stage.name),

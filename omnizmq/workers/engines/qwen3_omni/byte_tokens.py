@@ -1,0 +1,56 @@
+"""The tokens of a byte-level BPE vocabulary as bytes, and a stream of tokens as text.
+
+In such a vocabulary (GPT-2's, and Qwen's) each byte is written as one printable character: those of Latin-1 that are
+printable stand for themselves, the others are numbered from U+0100.
+"""
+
+from __future__ import annotations
+
+import codecs
+from typing import Any
+
+_PRINTABLE = (*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100))
+
+
+def _characters() -> list[str]:
+    others = (chr(0x100 + n) for n in range(0x100))
+    return [chr(byte) if byte in _PRINTABLE else next(others) for byte in range(0x100)]
+
+
+BYTE_CHARACTERS = _characters()
+"""The character of each byte, by its value."""
+
+_BYTES = {character: byte for byte, character in enumerate(BYTE_CHARACTERS)}
+
+
+class Vocabulary:
+    """A tokenizer's tokens as bytes; special ones are empty."""
+
+    def __init__(self, tokenizer: Any) -> None:
+        self._tokenizer = tokenizer
+        self._added = {
+            token: b"" if added.special else added.content.encode()
+            for token, added in tokenizer.added_tokens_decoder.items()
+        }
+
+    def bytes_of(self, token: int) -> bytes:
+        """Empty too for an id that the tokenizer has no token for: a model's table may be padded."""
+        if token in self._added:
+            return self._added[token]
+        written = self._tokenizer.convert_ids_to_tokens(token)
+        return b"" if written is None else bytes(_BYTES[character] for character in written)
+
+
+class Detokenizer:
+    """Tokens in, text out: whole characters only; what can be no UTF-8 becomes U+FFFD as soon as that is known."""
+
+    def __init__(self, vocabulary: Vocabulary) -> None:
+        self._vocabulary = vocabulary
+        self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
+
+    def push(self, token: int) -> str:
+        return self._decoder.decode(self._vocabulary.bytes_of(token))
+
+    def finish(self) -> str:
+        """What is left of a character that was cut off."""
+        return self._decoder.decode(b"", final=True)

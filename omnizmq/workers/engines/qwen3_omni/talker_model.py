@@ -1,0 +1,165 @@
+"""The Talker's network: its cache, its code predictor, and the inputs that both are given.
+
+It follows `Qwen3OmniMoeForConditionalGeneration.generate` and `Qwen3OmniMoeTalkerForConditionalGeneration` of
+transformers 5.24, rewritten so that text may come while it speaks, and for several requests at once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from transformers import DynamicCache, Qwen3OmniMoeTalkerForConditionalGeneration
+from transformers.conversion_mapping import get_checkpoint_conversion_mapping, register_checkpoint_conversion_mapping
+
+from omnizmq.errors import StageError
+from omnizmq.workers.engines.qwen3_omni.sampling import Sampler, choose
+from omnizmq.workers.engines.qwen3_omni.slots import Slots
+from omnizmq.workers.engines.qwen3_omni.speech_text import Words
+from omnizmq.workers.engines.qwen3_omni.stage import Stage
+from omnizmq.workers.engines.qwen3_omni.weights import make_model
+
+SPECIAL_CODES = 1024
+"""Ids at the end of the Talker's vocabulary that are no entries of the codebook."""
+
+OPENING = 9
+"""Positions that open the assistant's turn, up to the first spoken token."""
+
+_EMBEDDINGS = "thinker.model.embed_tokens.weight"
+
+
+@dataclass
+class Reply:
+    """What the network knows of one reply. `hidden` `[1, hidden]`: of its last position.
+
+    `code`: the first group's, chosen and not yet made a frame; `frame` `[1, hidden]`: the sum of the last frame's
+    embeddings, which goes into the next position. `steps`: positions after the prompt.
+    """
+
+    slot: int
+    length: int
+    hidden: torch.Tensor
+    code: int | None = None
+    frame: torch.Tensor | None = None
+    steps: int = 0
+
+
+class TalkerModel:
+    """Slots are the caller's to take and give back. To be called in `torch.inference_mode`."""
+
+    def __init__(self, stage: Stage) -> None:
+        kind = Qwen3OmniMoeTalkerForConditionalGeneration
+        # A checkpoint has one key an expert, the class one tensor for all: of this class the library does not know it.
+        register_checkpoint_conversion_mapping(
+            kind.__name__, get_checkpoint_conversion_mapping("qwen2_moe"), overwrite=True
+        )
+        whole, config = stage.config, stage.config.talker_config
+        dtype = stage.dtype()
+        tensors = stage.tensors(["talker."], strip="talker.", experts=config.text_config.num_experts)
+        self._model: Any = make_model(kind, config, tensors, dtype, stage.device)
+        self._config = config
+        self._device = stage.device
+        self._table = stage.tensors([_EMBEDDINGS])[_EMBEDDINGS].to(stage.device, dtype)
+        self._text_begin: int = whole.tts_bos_token_id
+        self.text_end: int = whole.tts_eos_token_id
+        self.text_pad: int = whole.tts_pad_token_id
+        thinker = whole.thinker_config
+        self._multimodal = {thinker.audio_token_id, thinker.image_token_id, thinker.video_token_id}
+        self.slots = Slots(config.text_config, stage.slots, stage.slot_tokens, dtype, stage.device)
+        self.codes: int = config.text_config.vocab_size
+        self.end: int = config.codec_eos_token_id
+        self.suppressed = torch.arange(self.codes, device=stage.device) >= self.codes - SPECIAL_CODES
+        self.suppressed[self.end] = False
+
+    def check(self, prompt: Sequence[int], rows: torch.Tensor | None) -> None:
+        """Raises `StageError` unless there is a row for each of the prompt's positions of sound or images."""
+        wanted, came = len(self._multimodal_positions(prompt)), 0 if rows is None else len(rows)
+        if wanted != came:
+            raise StageError(f"the prompt has {wanted} positions of sound or images, and the thinker sent {came} rows")
+
+    def begin(self, slot: int, words: Words, rows: torch.Tensor | None, speaker: int) -> Reply:
+        """Compute what comes before the first frame: the user's turns and the opening of the assistant's."""
+        inputs = torch.cat((self._user(words, rows), self._assistant(words, speaker)))[None]
+        hidden = self._forward(inputs, [slot], [0])
+        return Reply(slot, inputs.shape[1], hidden)
+
+    def logits(self, replies: Sequence[Reply]) -> torch.Tensor:
+        """Of the first group's next code, `[rows, codes]`."""
+        logits: torch.Tensor = self._model.codec_head(torch.cat([reply.hidden for reply in replies]))
+        return logits
+
+    def frames(self, replies: Sequence[Reply], samplers: Sequence[Sampler]) -> list[list[int]]:
+        """A frame of each reply that has a `code`: codes of all groups."""
+        predictor = self._model.code_predictor
+        firsts = torch.tensor([reply.code for reply in replies], device=self._device)
+        codes, embedded = [firsts], [self._model.model.codec_embedding(firsts)]
+        cache = DynamicCache(config=predictor.config)
+        inputs = torch.stack((torch.cat([reply.hidden for reply in replies]), embedded[0]), dim=1)
+        for head, table in zip(predictor.lm_head, predictor.model.codec_embedding, strict=True):
+            hidden = predictor.model(inputs_embeds=inputs, cache=cache, use_cache=True).last_hidden_state[:, -1]
+            codes.append(choose(head(hidden), samplers))
+            embedded.append(table(codes[-1]))
+            inputs = embedded[-1][:, None]
+        for reply, frame in zip(replies, torch.stack(embedded, dim=1).sum(1), strict=True):
+            reply.code, reply.frame = None, frame[None]
+        frames: list[list[int]] = torch.stack(codes, dim=1).tolist()
+        return frames
+
+    def advance(self, replies: Sequence[Reply], tokens: Sequence[int]) -> None:
+        """The next position of each reply: its last frame, and the token that is spoken next."""
+        inputs = torch.cat([reply.frame for reply in replies if reply.frame is not None]) + self._text(tokens)
+        hidden = self._forward(inputs[:, None], [reply.slot for reply in replies], [reply.length for reply in replies])
+        for reply, row in zip(replies, hidden, strict=True):
+            reply.hidden, reply.frame = row[None], None
+            reply.length += 1
+            reply.steps += 1
+
+    # --- Inside ----------------------------------------------------------------------------------------------------
+
+    def _forward(self, inputs: torch.Tensor, slots: Sequence[int], starts: Sequence[int]) -> torch.Tensor:
+        """`[rows, count, hidden]` -> the last position's output, `[rows, hidden]`."""
+        rows = self.slots.rows(slots, starts, inputs.shape[1])
+        made = self._model.model(
+            inputs_embeds=inputs, attention_mask=rows.mask, position_ids=rows.positions, cache=rows
+        )
+        hidden: torch.Tensor = made.last_hidden_state[:, -1]
+        return hidden
+
+    def _text(self, tokens: Sequence[int]) -> torch.Tensor:
+        """`[n, hidden]`: what tokens of text are to the Talker."""
+        projected: torch.Tensor = self._model.text_projection(self._table[list(tokens)])
+        return projected
+
+    def _user(self, words: Words, rows: torch.Tensor | None) -> torch.Tensor:
+        """The user's turns: text by its embeddings, sound and images by the Thinker's hidden states."""
+        positions = words.user_positions
+        inputs = self._text([words.prompt[n] for n in positions])
+        if rows is not None:
+            row_of = {position: row for row, position in enumerate(self._multimodal_positions(words.prompt))}
+            there = [n for n, position in enumerate(positions) if position in row_of]
+            chosen = rows[[row_of[positions[n]] for n in there]].to(self._device, inputs.dtype)
+            inputs[there] = self._model.hidden_projection(chosen)
+        return inputs
+
+    def _multimodal_positions(self, prompt: Sequence[int]) -> list[int]:
+        return [n for n, token in enumerate(prompt) if token in self._multimodal]
+
+    def _assistant(self, words: Words, speaker: int) -> torch.Tensor:
+        """Nine positions: the header alone, then text and codec side by side, up to the first spoken token."""
+        config, pad = self._config, self.text_pad
+        text = self._text([*words.header, pad, pad, pad, pad, self._text_begin, words.spoken[0]])
+        codec = torch.tensor(
+            [
+                config.codec_nothink_id,
+                config.codec_think_bos_id,
+                config.codec_think_eos_id,
+                speaker,
+                config.codec_pad_id,
+                config.codec_bos_id,
+            ],
+            device=self._device,
+        )
+        text[len(words.header) :] += self._model.model.codec_embedding(codec)
+        return text

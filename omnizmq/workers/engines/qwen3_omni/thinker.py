@@ -1,0 +1,263 @@
+"""The Thinker: a prompt of text and sound to text, several requests in each step (continuous batching).
+
+A step computes the prompt of one new request, then one token of each that runs. Tokens go to the Talker as they are
+chosen, text to the caller.
+
+Options: `slots` (the stage's `max_inflight`): requests held at once, further ones wait here; `slot_tokens` (4096):
+prompt and answer of one request together; `dtype` (the checkpoint's); `threads` (1) on a CPU.
+Parameters: `max_tokens` (2048), `temperature` (0: greedy), `top_k`, `top_p`, `repetition_penalty`, `seed`, `stop`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from transformers import Qwen3OmniMoeThinkerForConditionalGeneration
+
+from omnizmq.errors import InvalidRequestError, StageError
+from omnizmq.workers.engine import Chunk, EngineContext, EngineRequest, FinishReason, StageOutput
+from omnizmq.workers.engines.qwen3_omni.checkpoint import Checkpoint
+from omnizmq.workers.engines.qwen3_omni.hearing import Features
+from omnizmq.workers.engines.qwen3_omni.prompt import Asked, Prompts
+from omnizmq.workers.engines.qwen3_omni.rows import tokens_chunk
+from omnizmq.workers.engines.qwen3_omni.sampling import SETTINGS, Sampler, Sampling, choose, generator
+from omnizmq.workers.engines.qwen3_omni.slots import Rows, Slots
+from omnizmq.workers.engines.qwen3_omni.stage import Stage
+from omnizmq.workers.engines.qwen3_omni.text import Text
+from omnizmq.workers.engines.qwen3_omni.weights import make_model
+from omnizmq.workers.engines.settings import read_params, texts, whole
+
+PARAMS = {**SETTINGS, "max_tokens": whole(1, 1 << 20), "stop": texts(16)}
+MAX_TOKENS = 2048
+
+
+def create_thinker(context: EngineContext, options: Mapping[str, Any], checkpoint: Checkpoint | None) -> Thinker:
+    """Raises `ConfigError`, `LaunchError`."""
+    stage = Stage(context, options, checkpoint)
+    context.progress("loading the thinker")
+    return Thinker(
+        context, stage, ThinkerModel(stage), Prompts(stage.checkpoint, stage.config.thinker_config, stage.slot_tokens)
+    )
+
+
+class ThinkerModel:
+    """The network and its cache. Slots are the caller's to take and give back."""
+
+    def __init__(self, stage: Stage) -> None:
+        config = stage.config.thinker_config
+        dtype = stage.dtype()
+        tensors = stage.tensors(["thinker."], experts=config.text_config.num_experts)
+        kind = Qwen3OmniMoeThinkerForConditionalGeneration
+        self._model: Any = make_model(kind, config, tensors, dtype, stage.device)
+        self.slots = Slots(config.text_config, stage.slots, stage.slot_tokens, dtype, stage.device)
+        self._device = stage.device
+        self._dtype = dtype
+        self._audio: int = config.audio_token_id
+        self._accepted: int = stage.config.talker_config.accept_hidden_layer
+
+    def prefill(self, slot: int, asked: Asked) -> tuple[torch.Tensor, torch.Tensor | None]:
+        """A whole prompt into a slot. Logits `[1, vocabulary]` of what follows it; for the Talker, what the accepted
+        hidden layer makes of the positions of sound, `[positions, hidden]`, where there are any."""
+        rows = self.slots.rows([slot], [0], len(asked.ids))
+        with torch.inference_mode():
+            inputs = self._embed([asked.ids])
+            if asked.sounds is None:
+                return self._forward(inputs, rows), None
+            heard = torch.tensor(asked.ids, device=self._device) == self._audio
+            inputs[0, heard] = self._hear(asked.sounds)
+            with self._keeping_hidden() as kept:
+                logits = self._forward(inputs, rows)
+            return logits, kept[0][0, heard]
+
+    def decode(self, slots: Sequence[int], starts: Sequence[int], tokens: Sequence[int]) -> torch.Tensor:
+        """The next token of several requests; slot `slots[n]` holds `starts[n]`. Logits `[rows, vocabulary]`."""
+        with torch.inference_mode():
+            return self._forward(self._embed([[token] for token in tokens]), self.slots.rows(slots, starts, 1))
+
+    def _embed(self, ids: Sequence[Sequence[int]]) -> torch.Tensor:
+        embedded: torch.Tensor = self._model.model.language_model.embed_tokens(torch.tensor(ids, device=self._device))
+        return embedded
+
+    def _hear(self, sounds: Features) -> torch.Tensor:
+        """`[tokens, hidden]`: of all sounds, one after the other."""
+        heard: torch.Tensor = self._model.get_audio_features(
+            sounds.values.to(self._device, self._dtype), feature_attention_mask=sounds.mask.to(self._device)
+        ).last_hidden_state
+        return heard.to(self._dtype)
+
+    def _forward(self, inputs: torch.Tensor, rows: Rows) -> torch.Tensor:
+        hidden = self._model.model.language_model(
+            inputs_embeds=inputs, attention_mask=rows.mask, position_ids=rows.positions, cache=rows
+        ).last_hidden_state
+        logits: torch.Tensor = self._model.lm_head(hidden[:, -1])
+        return logits
+
+    @contextmanager
+    def _keeping_hidden(self) -> Iterator[list[torch.Tensor]]:
+        """What goes into the layer after the accepted one: `hidden_states[accepted]`, as the library counts them."""
+        kept: list[torch.Tensor] = []
+        layer = self._model.model.language_model.layers[self._accepted]
+        hook = layer.register_forward_pre_hook(lambda _, inputs: kept.append(inputs[0]))
+        try:
+            yield kept
+        finally:
+            hook.remove()
+
+
+@dataclass
+class _Answer:
+    """One request. `tokens`: what was generated, all but the last of them in the slot once the prompt is."""
+
+    asked: Asked | None  # until it is in the slot
+    prompt: list[int]
+    sampler: Sampler
+    text: Text
+    most: int
+    slot: int | None = None
+    tokens: list[int] = field(default_factory=list)
+
+    @property
+    def usage(self) -> dict[str, int | float]:
+        return {"prompt_tokens": len(self.prompt), "completion_tokens": len(self.tokens)}
+
+
+class Thinker:
+    """See the module."""
+
+    def __init__(self, context: EngineContext, stage: Stage, model: ThinkerModel, prompts: Prompts) -> None:
+        self._context = context
+        self._device = stage.device
+        self._model = model
+        self._prompts = prompts
+        self._end = stage.config.im_end_token_id
+        self._vocabulary = stage.vocabulary
+        self._live: dict[str, _Answer] = {}
+
+    # --- Engine ----------------------------------------------------------------------------------------------------
+
+    def add(self, request: EngineRequest) -> None:
+        """Raises `InvalidRequestError`."""
+        stop = request.params.get("stop")
+        given = {**request.params, "stop": [stop]} if isinstance(stop, str) else request.params
+        params = read_params(given, PARAMS)
+        asked = self._prompts.read(request.prompt)
+        prompt = asked.ids
+        room = self._model.slots.tokens - len(prompt)
+        if not prompt or room < 1:
+            raise InvalidRequestError(
+                f"the prompt has {len(prompt)} tokens: a slot holds {self._model.slots.tokens}, the answer included"
+            )
+        sampler = Sampler(
+            Sampling(**{key: value for key, value in params.items() if key in Sampling.__slots__}),
+            generator(self._device, params.get("seed")),
+        )
+        sampler.saw(prompt, self._vocabulary)
+        answer = _Answer(
+            asked,
+            prompt,
+            sampler,
+            Text(self._prompts.vocabulary, params.get("stop", [])),
+            min(params.get("max_tokens", MAX_TOKENS), room),
+        )
+        self._live[request.request_id] = answer
+        self._give_slots()
+
+    def feed(self, request_id: str, edge: str, chunk: Chunk) -> None:  # noqa: ARG002
+        raise StageError(f"a thinker takes no chunks; one came from {edge}")
+
+    def end_of_input(self, request_id: str, edge: str) -> None:  # noqa: ARG002
+        raise StageError(f"a thinker takes no chunks; {edge} ended")
+
+    def abort(self, request_id: str) -> list[StageOutput]:
+        """Immediate. Text that was held back, because a stop text could have begun, is returned."""
+        answer = self._live.get(request_id)
+        if answer is None:
+            return []
+        self._forget(request_id)
+        content = answer.text.finish() if self._context.final_output else None
+        return [StageOutput(request_id, content or None, ended=True, finish_reason="abort", usage=answer.usage)]
+
+    def has_work(self, request_id: str) -> bool:
+        answer = self._live.get(request_id)
+        return answer is not None and answer.slot is not None
+
+    def busy_with(self, request_id: str) -> bool:
+        """It waits for a slot."""
+        return request_id in self._live
+
+    def step(self, ready: Sequence[str]) -> list[StageOutput]:
+        running = [request_id for request_id in ready if self._live[request_id].tokens]
+        new = next((request_id for request_id in ready if not self._live[request_id].tokens), None)
+        outputs = [] if new is None else [self._begin(new)]
+        return outputs + (self._continue(running) if running else [])
+
+    def close(self) -> None:
+        self._live.clear()
+
+    # --- Inside ----------------------------------------------------------------------------------------------------
+
+    def _begin(self, request_id: str) -> StageOutput:
+        answer = self._live[request_id]
+        assert answer.asked is not None
+        logits, rows = self._model.prefill(_slot(answer), answer.asked)
+        answer.asked = None
+        (token,) = choose(logits, [answer.sampler]).tolist()
+        return self._output(request_id, answer, token, [tokens_chunk(answer.prompt, rows)])
+
+    def _continue(self, running: list[str]) -> list[StageOutput]:
+        answers = sorted(
+            ((self._live[request_id], request_id) for request_id in running), key=lambda pair: _slot(pair[0])
+        )
+        logits = self._model.decode(
+            [_slot(answer) for answer, _ in answers],
+            [len(answer.prompt) + len(answer.tokens) - 1 for answer, _ in answers],
+            [answer.tokens[-1] for answer, _ in answers],
+        )
+        tokens = choose(logits, [answer.sampler for answer, _ in answers]).tolist()
+        return [self._output(name, answer, token, []) for (answer, name), token in zip(answers, tokens, strict=True)]
+
+    def _output(self, request_id: str, answer: _Answer, token: int, chunks: list[Chunk]) -> StageOutput:
+        answer.tokens.append(token)
+        answer.sampler.saw([token], self._vocabulary)
+        text = "" if token == self._end else answer.text.push(token)
+        reason: FinishReason | None = None
+        if token == self._end or answer.text.stopped:
+            reason = "stop"
+        elif len(answer.tokens) == answer.most:
+            reason = "length"
+        if reason is not None:
+            text += answer.text.finish()
+            self._forget(request_id)
+        chunks.append(tokens_chunk([token]))
+        return StageOutput(
+            request_id,
+            content=text if text and self._context.final_output else None,
+            chunks=dict.fromkeys(self._context.targets, chunks),
+            ended=reason is not None,
+            finish_reason=reason,
+            usage=answer.usage if reason is not None else {},
+        )
+
+    def _give_slots(self) -> None:
+        """To those that wait, in the order in which they came."""
+        for answer in self._live.values():
+            if not self._model.slots.any_free:
+                return
+            if answer.slot is None:
+                answer.slot = self._model.slots.take()
+
+    def _forget(self, request_id: str) -> None:
+        slot = self._live.pop(request_id).slot
+        if slot is not None:
+            self._model.slots.give_back(slot)
+            self._give_slots()
+            self._context.wake()
+
+
+def _slot(answer: _Answer) -> int:
+    assert answer.slot is not None
+    return answer.slot

@@ -1,0 +1,201 @@
+"""The tiny Qwen3-Omni as a caller meets it: three processes, from the shipped configuration."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import shutil
+import tempfile
+from collections.abc import Awaitable, Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import soundfile
+
+pytest.importorskip("torch", reason="not installed: the extra `transformers`")
+pytest.importorskip("transformers", reason="not installed: the extra `transformers`")
+
+import torch
+from support import leaks
+from support.qwen3_omni import Made, Reference
+from support.running import Asking, Running, collect, eventually, kill, launched, omnizmq, samples_of, text_of, until
+
+from omnizmq import AsyncClient, RequestOutput
+from omnizmq.errors import InvalidRequestError
+from omnizmq.workers.engines.qwen3_omni import tiny
+
+pytestmark = pytest.mark.transformers
+
+CONFIG = "qwen3_omni_tiny"
+PROMPT = "Hello!"
+LATE = "babebi " * 20
+ROUNDING = 1e-4
+
+
+@pytest.fixture(scope="module")
+def deployment() -> Iterator[Running]:
+    """One for all tests of this file: loading takes seconds. It must leave nothing behind either."""
+    path = Path(tempfile.mkdtemp(prefix="oz-"))
+    root = path / "run" / "omnizmq"
+    root.mkdir(mode=0o700, parents=True)
+    root.parent.chmod(0o700)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("XDG_RUNTIME_DIR", str(path / "run"))
+        patch.setenv("XDG_STATE_HOME", str(path / "state"))
+        before = leaks.look(root)
+        with launched(CONFIG) as running:
+            yield running
+            assert running.stop() == 0
+        left = leaks.settle(before, root)
+        assert not left, "left behind: " + "; ".join(left)
+    shutil.rmtree(path)
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory: pytest.TempPathFactory) -> tuple[Reference, Made]:
+    """What the library's model makes of the prompt, in this process."""
+    torch.set_num_threads(1)
+    reference = Reference(tiny.ensure(tmp_path_factory.mktemp("models"), 0))
+    return reference, reference.generate(reference.ids(PROMPT), 64, 101, "ethan")
+
+
+def ask(deployment: Running, use: Callable[[AsyncClient], Awaitable[None]]) -> None:
+    """Run a caller to its end; afterwards every table of the deployment is empty (B3)."""
+
+    async def connected() -> None:
+        async with AsyncClient.connect(deployment.name) as client:
+            await use(client)
+
+    asyncio.run(connected())
+    assert eventually(deployment.idle)
+
+
+def sound_of(outputs: list[RequestOutput]) -> np.ndarray:
+    return np.concatenate([output.audio for output in outputs if output.audio is not None])
+
+
+def greedy(speaker: str = "ethan") -> dict[str, dict[str, Any]]:
+    return {"thinker": {"temperature": 0.0}, "talker": {"temperature": 0.0, "speaker": speaker}}
+
+
+def test_three_processes_make_what_the_whole_model_makes(deployment: Running, whole: tuple[Reference, Made]) -> None:
+    reference, expected = whole
+
+    async def use(client: AsyncClient) -> None:
+        outputs = await collect(client, PROMPT, params=greedy())
+        assert text_of(outputs) == reference.tokenizer.decode(expected.tokens, skip_special_tokens=True)
+        sound = sound_of(outputs)
+        assert sound.size == expected.wave.size
+        assert np.abs(sound - expected.wave).max() < ROUNDING
+        assert outputs[-1].usage["thinker"]["completion_tokens"] == len(expected.tokens)
+        assert outputs[-1].usage["talker"]["frames"] == expected.codes.shape[1]
+
+    ask(deployment, use)
+
+
+def test_callers_at_once_get_what_each_gets_alone_and_one_is_aborted(deployment: Running) -> None:
+    async def use(client: AsyncClient) -> None:
+        asked = {"ethan": PROMPT, "chelsie": LATE, "aiden": "ba " * 7}
+        first = [Asking(client, prompt, params=greedy(speaker)) for speaker, prompt in list(asked.items())[:2]]
+        cut = Asking(client, LATE, request_id="cut", params={"talker": {"seed": 3}})
+        await cut.has(3)
+        late = Asking(client, asked["aiden"], params=greedy("aiden"))
+        await client.abort("cut")
+        assert await cut.error() is None
+        assert cut.outputs[-1].finish_reason == "abort"
+        for asking, (speaker, prompt) in zip((*first, late), asked.items(), strict=True):
+            assert await asking.error() is None
+            alone = await collect(client, prompt, params=greedy(speaker))
+            assert text_of(asking.outputs) == text_of(alone)
+            assert sound_of(asking.outputs).size == sound_of(alone).size
+            assert np.abs(sound_of(asking.outputs) - sound_of(alone)).max() < ROUNDING
+
+    ask(deployment, use)
+
+
+def test_the_first_sound_comes_before_the_last_text(deployment: Running) -> None:
+    async def use(client: AsyncClient) -> None:
+        outputs = await collect(client, LATE, params=greedy())
+        order = [
+            "sound" if output.audio is not None else "text"
+            for output in outputs
+            if output.audio is not None or output.text
+        ]
+        assert order.index("sound") < len(order) - 1 - order[::-1].index("text")
+
+    ask(deployment, use)
+
+
+def test_an_answer_without_words_is_silent_and_says_so(deployment: Running) -> None:
+    async def use(client: AsyncClient) -> None:
+        outputs = await collect(client, PROMPT, params={"thinker": {"max_tokens": 1}})
+        assert samples_of(outputs) == 0
+        assert outputs[-1].finish_reason == "length"
+        assert outputs[-1].notes["talker"] == "nothing to say: the answer is empty"
+
+    ask(deployment, use)
+
+
+@pytest.mark.parametrize(
+    ("prompt", "params", "stage", "line"),
+    [
+        (PROMPT, {"talker": {"speaker": "bob"}}, "talker", 'speaker "bob" is unknown; there are aiden, chelsie, ethan'),
+        ("word " * 2000, {}, "thinker", "a slot holds 2048"),
+        (PROMPT, {"code2wav": {"speed": 2}}, "code2wav", "parameter speed is unknown"),
+    ],
+)
+def test_what_cannot_be_done_is_said_in_one_line(
+    deployment: Running, prompt: str, params: dict[str, Any], stage: str, line: str
+) -> None:
+    async def use(client: AsyncClient) -> None:
+        with pytest.raises(InvalidRequestError, match=line) as refused:
+            await collect(client, prompt, params=params)
+        assert refused.value.stage == stage
+
+    ask(deployment, use)
+
+
+def test_a_killed_talker_loads_again_and_speaks(deployment: Running) -> None:
+    async def use(client: AsyncClient) -> None:
+        before = await collect(client, PROMPT, params=greedy())
+        kill(deployment.worker_pid("talker/0"))
+        await until(lambda: _again(deployment.replica("talker/0")), timeout_s=90)
+        after = await collect(client, PROMPT, params=greedy())
+        assert np.array_equal(sound_of(after), sound_of(before))
+
+    ask(deployment, use)
+
+
+def _again(replica: dict[str, Any]) -> bool:
+    return replica["restarts"] == 1 and replica["state"] == "ready"
+
+
+@pytest.mark.usefixtures("deployment")
+def test_a_sound_file_is_heard_and_the_answer_written(tmp_path: Path) -> None:
+    question, wav = tmp_path / "question.flac", tmp_path / "answer.wav"
+    soundfile.write(question, np.random.default_rng(0).normal(0, 0.1, (22_050, 2)), 22_050)
+    options = ["--audio", str(question), "--output", str(wav), "--json", "--seed", "7", "--max-tokens", "20"]
+    done = omnizmq("chat", "What is that?", "--modalities", "text,audio", *options)
+    assert done.returncode == 0, done.stderr
+    answer = json.loads(done.stdout)
+    assert answer["usage"]["thinker"]["prompt_tokens"] == 21 + 13 + 2  # the turns, a second, its marks
+    sound, rate = soundfile.read(wav)
+    assert rate == 24_000
+    assert len(sound) == 1920 * answer["usage"]["talker"]["frames"] - 555
+
+
+@pytest.mark.parametrize(
+    ("model", "line"),
+    [
+        ("/nowhere", 'model = "/nowhere": no such directory'),
+        ("{folder}", "has no config.json"),
+    ],
+)
+def test_a_model_that_cannot_be_used_is_said_at_the_start(home: Path, model: str, line: str) -> None:
+    (home / "empty").mkdir()
+    setting = f"model={model.format(folder=home / 'empty')}"
+    done = omnizmq("chat", PROMPT, "--config", CONFIG, "--set", setting, "--json")
+    assert done.returncode in (1, 2)
+    assert line in json.loads(done.stdout)["error"]["message"]

@@ -1,0 +1,119 @@
+"""A checkpoint's headers, from files written by hand: no torch, no model."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from omnizmq.errors import ConfigError, LaunchError
+from omnizmq.workers.engines.qwen3_omni.checkpoint import INDEX, Checkpoint, Entry
+
+KIND = "qwen3_omni_moe"
+
+
+def write_shard(file: Path, tensors: dict[str, tuple[str, list[int], bytes]]) -> int:
+    """Returns how many bytes its header takes."""
+    header: dict[str, Any] = {"__metadata__": {"format": "pt"}}
+    data = b""
+    for name, (dtype, shape, content) in tensors.items():
+        header[name] = {"dtype": dtype, "shape": shape, "data_offsets": [len(data), len(data) + len(content)]}
+        data += content
+    text = json.dumps(header).encode()
+    file.write_bytes(len(text).to_bytes(8, "little") + text + data)
+    return 8 + len(text)
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """Two stages in two shards."""
+    (tmp_path / "config.json").write_text(json.dumps({"model_type": KIND}))
+    write_shard(tmp_path / "a.safetensors", {"one.w": ("F32", [2, 3], bytes(24)), "two.w": ("BF16", [4], bytes(8))})
+    write_shard(tmp_path / "b.safetensors", {"two.v": ("I8", [0], b""), "two.u": ("F32", [], bytes(4))})
+    shards = {"one.w": "a.safetensors", "two.w": "a.safetensors", "two.v": "b.safetensors", "two.u": "b.safetensors"}
+    (tmp_path / INDEX).write_text(json.dumps({"weight_map": shards}))
+    return tmp_path
+
+
+def test_only_the_shards_that_hold_what_is_asked_for_are_opened(folder: Path) -> None:
+    (folder / "b.safetensors").unlink()
+    checkpoint = Checkpoint(str(folder), KIND)
+    header = int.from_bytes((folder / "a.safetensors").read_bytes()[:8], "little") + 8
+    assert checkpoint.find(["one."]) == {"one.w": Entry(folder / "a.safetensors", "F32", (2, 3), header, 24)}
+    assert checkpoint.bytes_read == header
+    checkpoint.find(["one."])
+    assert checkpoint.bytes_read == header
+    with pytest.raises(LaunchError, match=r"b\.safetensors cannot be read: No such file"):
+        checkpoint.find(["two."])
+
+
+def test_shapes_and_places_are_those_of_the_file(folder: Path) -> None:
+    found = Checkpoint(str(folder), KIND).find(["two."])
+    assert {name: (entry.shape, entry.nbytes) for name, entry in found.items()} == {
+        "two.w": ((4,), 8),
+        "two.v": ((0,), 0),
+        "two.u": ((), 4),
+    }
+    assert found["two.w"].start + 8 == (folder / "a.safetensors").stat().st_size
+
+
+def test_a_checkpoint_of_one_file_needs_no_index(tmp_path: Path) -> None:
+    (tmp_path / "config.json").write_text(json.dumps({"model_type": KIND}))
+    write_shard(tmp_path / "model.safetensors", {"one.w": ("F32", [1], bytes(4))})
+    assert list(Checkpoint(str(tmp_path), KIND).find(["one."])) == ["one.w"]
+
+
+def cut(folder: Path) -> None:
+    file = folder / "a.safetensors"
+    file.write_bytes(file.read_bytes()[:-1])
+
+
+def overlong(folder: Path) -> None:
+    (folder / "a.safetensors").write_bytes(b"\xff" * 40)
+
+
+def misshapen(folder: Path) -> None:
+    write_shard(folder / "a.safetensors", {"one.w": ("F32", [2], bytes(24)), "two.w": ("BF16", [4], bytes(8))})
+
+
+def without_a_tensor(folder: Path) -> None:
+    write_shard(folder / "a.safetensors", {"two.w": ("BF16", [4], bytes(8))})
+
+
+def outside(folder: Path) -> None:
+    (folder / INDEX).write_text(json.dumps({"weight_map": {"one.w": "../a.safetensors"}}))
+
+
+@pytest.mark.parametrize(
+    ("damage", "line"),
+    [
+        (cut, r"a\.safetensors is damaged: it has \d+ bytes where its header says \d+"),
+        (overlong, r"a\.safetensors is damaged: its header is none of a safetensors file"),
+        (misshapen, r"a\.safetensors is damaged: its header is none of a safetensors file"),
+        (without_a_tensor, r"a\.safetensors has no tensor one\.w, which model\.safetensors\.index\.json says it has"),
+        (outside, "names a file outside the checkpoint"),
+        (lambda folder: (folder / INDEX).write_text("{"), r"index\.json cannot be read: Expecting"),
+        (lambda folder: (folder / INDEX).write_text("{}"), "has no weight_map"),
+        (lambda folder: (folder / "config.json").unlink(), r"has no config\.json"),
+    ],
+)
+def test_what_is_damaged_is_said_in_one_line(folder: Path, damage: Callable[[Path], object], line: str) -> None:
+    damage(folder)
+    with pytest.raises(LaunchError, match=line) as caught:
+        Checkpoint(str(folder), KIND).find(["one."])
+    assert "\n" not in caught.value.message
+
+
+def test_a_stage_that_the_checkpoint_does_not_have(folder: Path) -> None:
+    with pytest.raises(LaunchError, match=r"has no tensors three\.\* or four\.\*"):
+        Checkpoint(str(folder), KIND).find(["three.", "four."])
+
+
+def test_another_models_checkpoint_is_told_from_a_missing_one(folder: Path) -> None:
+    with pytest.raises(ConfigError, match=r"its model_type is 'qwen3_omni_moe', and \"llama\" is needed"):
+        Checkpoint(str(folder), "llama")
+    with pytest.raises(ConfigError, match='model = "": no such directory'):
+        Checkpoint("", KIND)
