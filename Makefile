@@ -56,7 +56,11 @@ $(VENV)/.embedded: $(VENV)/.made pyproject.toml
 	$(BIN)/omnizmq install embedded
 	@touch $@
 
+# torch for a CPU where there is such a build: the default one brings gigabytes for GPUs.
 $(VENV)/.dev: $(VENV)/.embedded
 	$(BIN)/omnizmq install dev
 	$(BIN)/omnizmq install hear
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check "torch==2.13.0+cpu" \
+		|| $(BIN)/python -m pip install --quiet --disable-pip-version-check torch
+	$(BIN)/omnizmq install transformers
 	@touch $@

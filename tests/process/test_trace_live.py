@@ -92,7 +92,7 @@ def test_t2_a_report_that_withholds_the_terminal_and_a_request_that_is_in_no_tra
         await both_ended(asking)
         found = await looks(deployment, "late", "report")
         assert named(found) == TALKER
-        assert found["verdict"]["text"].endswith(", and its engine is idle (the trace has no row of it)")
+        assert found["verdict"]["text"].endswith(" (the trace has no row of it)")
         assert found["external_id"] == "late"
         shown = await asyncio.to_thread(omnizmq, "trace", "late")
         assert "(tracing is off: live answers alone)" in shown.stdout
