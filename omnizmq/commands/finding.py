@@ -118,10 +118,10 @@ def again(found: Found) -> Found:
 
     with TraceReader(found.store.path) as reader:
         about = reader.about(found.about.request_id)
-        return found._replace(about=about, facts=reader.facts(about.request_id), store=_as_now(found.store))
+        return found._replace(about=about, facts=reader.facts(about.request_id), store=as_now(found.store))
 
 
-def _as_now(store: Store) -> Store:
+def as_now(store: Store) -> Store:
     """Its deployment may have ended, or begun again, meanwhile."""
     from omnizmq.runtime import running
 

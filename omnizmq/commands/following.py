@@ -14,8 +14,8 @@ from typing import Any
 
 import click
 
-from omnizmq.commands.finding import Found, again, find, stores, unknown
-from omnizmq.commands.inspecting import look
+from omnizmq.commands.finding import Found, again, as_now, find, stores, unknown
+from omnizmq.commands.inspecting import held, look
 
 POLL_S = 0.5
 WAIT_S = 60.0
@@ -55,6 +55,9 @@ def _awaited(id_: str | None, connect: str | None) -> Found:
             off = [] if said else untraced(connect)
             if off and (connect or len(off) == len(running())):  # it cannot come
                 raise NotFoundError(unknown(id_, connect) + why(off)) from error
+            known = None if id_ is None else held(id_, connect)
+            if known is not None:
+                return known
             if not said:
                 click.echo(f"omnizmq trace: {error.message}; waiting for it for up to {WAIT_S:.0f} s", err=True)
             said = True
@@ -68,7 +71,17 @@ def _until_ended(found: Found, draw: Draw) -> Found:
         if document["state"] == "ended":
             return found
         time.sleep(POLL_S)
-        found = again(found)
+        found = _again(found)
+
+
+def _again(found: Found) -> Found:
+    """With what its trace tells by now. Where that is gone, or has no row of it, its router must do."""
+    from omnizmq.errors import OmnizmqError
+
+    try:
+        return again(found)
+    except OmnizmqError:
+        return found._replace(store=as_now(found.store))
 
 
 def _in_place(found: Found) -> Found:
@@ -100,11 +113,13 @@ class Lines:
     """Prints what is new since the last time."""
 
     def __init__(self) -> None:
+        self._begun = False
         self._seen: set[str] = set()
         self._move: object = None
 
     def __call__(self, found: Found, document: Document) -> None:
-        if not self._seen:
+        if not self._begun:
+            self._begun = True
             click.echo(f"{document['external_id']}  request {document['request_id']}, {found.origin}")
         for event in document["events"]:
             key = json.dumps(event)

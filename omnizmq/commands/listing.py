@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from itertools import islice
 from operator import attrgetter, itemgetter
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+import click
+
 from omnizmq.commands.finding import Found, Store, each, stores
-from omnizmq.commands.inspecting import look_at
+from omnizmq.commands.inspecting import MAX_ASKED, inspect, look_at
 
 if TYPE_CHECKING:
     from omnizmq.trace.layout import Line
@@ -17,6 +20,9 @@ if TYPE_CHECKING:
 
 LIMIT = 10
 """How many failed requests are listed unless it is said otherwise."""
+
+ASKING_S = 3.0
+"""How long routers may be asked which of the requests without an end they hold, before the others count as live."""
 
 _VERDICT_COLUMNS = 40
 """Where less room than that is left beside the other columns, a verdict has lines of its own."""
@@ -81,24 +87,41 @@ def _known_ms(found: Found) -> float:
 
 
 def _found(store: Store, reader: TraceReader, request_id: str) -> Found | None:
-    """None: its trace has been given up meanwhile, for newer ones."""
-    from omnizmq.errors import NotFoundError
+    """None: it has been given up meanwhile, for newer ones; or cannot be read, which does not hide the others."""
+    from omnizmq.errors import NotFoundError, OmnizmqError
 
     try:
         return Found(store, reader.about(request_id), reader.facts(request_id))
     except NotFoundError:
         return None
+    except OmnizmqError as error:
+        click.echo(f"omnizmq trace: {request_id}: {error.message}", err=True)
+        return None
 
 
 def _live(store: Store, reader: TraceReader, limit: int) -> list[Listed]:
-    """The oldest that have not ended; the clock of their facts is this machine's."""
+    """The oldest that its router holds; the clock of their facts is this machine's."""
     now_ns, listed = time.monotonic_ns(), []
-    for request_id in reader.unended(limit):
+    for request_id in islice(_held(store, reader.unended()), limit):
         found = _found(store, reader, request_id)
         if found is not None and found.may_go_on and found.facts:
             began_ns = min(fact.at_ns for fact in found.facts)
             listed.append(Listed(found, (now_ns - began_ns) / 1e6, "live"))
     return listed
+
+
+def _held(store: Store, ids: Sequence[str]) -> Iterator[str]:
+    """Those of which the router does not say that it holds them no more: where rows were lost, so were their ends.
+
+    One that does not answer cannot say so; it is not asked again, nor for longer than `ASKING_S`.
+    """
+    deadline, answers = time.monotonic() + ASKING_S, True
+    for start in range(0, len(ids), MAX_ASKED):
+        batch = ids[start : start + MAX_ASKED]
+        answers = answers and time.monotonic() < deadline
+        found = inspect(store.name, batch) if answers else [None] * len(batch)
+        answers = any(one is not None and (one.document or one.router == "unknowing") for one in found)
+        yield from (id_ for id_, one in zip(batch, found, strict=True) if one is None or one.router != "unknowing")
 
 
 def documents(listed: Sequence[Listed]) -> list[dict[str, Any]]:

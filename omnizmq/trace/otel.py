@@ -1,30 +1,32 @@
-"""Spans to an OTLP/HTTP collector, by OpenTelemetry's own SDK (extra `otel`). Imported where spans are exported alone.
+"""Spans to an OTLP/HTTP collector, as OpenTelemetry's own packages encode them (extra `otel`). Imported where spans are
+exported alone.
 
-Headers, certificates and compression are what the SDK's environment variables (`OTEL_EXPORTER_OTLP_…`) say.
+Headers, certificates and compression are what OpenTelemetry's environment variables (`OTEL_EXPORTER_OTLP_…`) say.
 """
 
 from __future__ import annotations
 
-import logging
-import re
-from collections.abc import Sequence
+import gzip
+import os
+import ssl
+import zlib
+from collections.abc import Callable, Sequence
 
-from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
+from opentelemetry.exporter.otlp.proto.common.trace_encoder import encode_spans
 from opentelemetry.sdk.resources import Resource
 from opentelemetry.sdk.trace import Event, ReadableSpan
-from opentelemetry.sdk.trace.export import SpanExportResult
 from opentelemetry.sdk.util.instrumentation import InstrumentationScope
 from opentelemetry.trace import Link, SpanContext, SpanKind, Status, StatusCode, TraceFlags
+from opentelemetry.util.re import parse_env_headers
 
+from omnizmq.trace.collector import Collector
 from omnizmq.trace.spans import Span
 
 TIMEOUT_S = 5.0
 """How long one batch may take, with what is tried again."""
 
-_MOST_SAID = 120
-"""Characters of a complaint that tells of no system's error."""
-
 _SAMPLED = TraceFlags(TraceFlags.SAMPLED)
+_COMPRESSIONS: dict[str, Callable[[bytes], bytes]] = {"gzip": gzip.compress, "deflate": zlib.compress}
 
 
 class OtlpExporter:
@@ -34,8 +36,13 @@ class OtlpExporter:
         self._endpoint = endpoint
         self._resource = Resource({"service.name": "omnizmq", "service.instance.id": deployment})
         self._scope = InstrumentationScope("omnizmq", version)
-        self._said = _FirstSaid()
-        self._exporter = OTLPSpanExporter(endpoint=endpoint, timeout=timeout_s)
+        headers = {"content-type": "application/x-protobuf", "user-agent": f"omnizmq/{version}"}
+        compression = _said("COMPRESSION").lower()
+        self._compress = _COMPRESSIONS.get(compression)
+        if self._compress is not None:
+            headers["content-encoding"] = compression
+        headers |= parse_env_headers(_said("HEADERS"), liberal=True)
+        self._collector = Collector(endpoint, headers, timeout_s=timeout_s, tls=_tls)
 
     def export(self, spans: Sequence[Span]) -> str | None:
         """Send them. None: they have arrived; else why not, in one line."""
@@ -43,15 +50,15 @@ class OtlpExporter:
         return None if why is None else f"router.trace_otlp: the collector at {self._endpoint} takes no spans: {why}"
 
     def close(self) -> None:
-        self._exporter.shutdown()  # type: ignore[no-untyped-call]
+        """What is being sent is given up."""
+        self._collector.close()
 
     def _failure(self, spans: Sequence[Span]) -> str | None:
-        with self._said as said:
-            try:
-                result = self._exporter.export([self._of_sdk(span) for span in spans])
-            except Exception as error:  # noqa: BLE001 (not every version of the SDK catches what a connection raises)
-                return briefly(str(error))
-            return None if result is SpanExportResult.SUCCESS else briefly(said.text)
+        try:
+            body = encode_spans([self._of_sdk(span) for span in spans]).SerializeToString()
+        except Exception as error:  # noqa: BLE001 (the encoder says nothing of what it raises)
+            return " ".join(str(error).split())
+        return self._collector.post(self._compress(body) if self._compress else body)
 
     def _of_sdk(self, span: Span) -> ReadableSpan:
         failed = span.error is not None
@@ -72,35 +79,18 @@ class OtlpExporter:
         )
 
 
-def briefly(complaint: str) -> str:
-    """What the system said, where it is in there among the names of classes; else its beginning."""
-    found = re.search(r"\[Errno -?\d+\] ([^'\")]+)|Read timed out", complaint)
-    text = " ".join(complaint.split()) if found is None else found[1] or "it does not answer in time"
-    return text if len(text) <= _MOST_SAID else f"{text[:_MOST_SAID]}…"
-
-
 def _context(trace_id: str, span_id: str, *, remote: bool = False) -> SpanContext:
     return SpanContext(int(trace_id, 16), int(span_id, 16), is_remote=remote, trace_flags=_SAMPLED)
 
 
-class _FirstSaid(logging.Handler):
-    """While the SDK exports, the first thing that it complains of is kept, and nothing is logged: it would complain
-    with each batch and each try."""
+def _said(name: str) -> str:
+    """By the environment: for traces, else for all that OTLP carries."""
+    return os.environ.get(f"OTEL_EXPORTER_OTLP_TRACES_{name}") or os.environ.get(f"OTEL_EXPORTER_OTLP_{name}") or ""
 
-    def __init__(self) -> None:
-        super().__init__()
-        self._logger = logging.getLogger("opentelemetry.exporter")
-        self.text = ""
 
-    def emit(self, record: logging.LogRecord) -> None:
-        self.text = self.text or " ".join(record.getMessage().split())
-
-    def __enter__(self) -> _FirstSaid:
-        self.text = ""
-        self._logger.addHandler(self)
-        self._logger.propagate = False
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._logger.propagate = True
-        self._logger.removeHandler(self)
+def _tls() -> ssl.SSLContext:
+    """Raises `OSError` where a file is missing or holds no certificate."""
+    context = ssl.create_default_context(cafile=_said("CERTIFICATE") or None)
+    if certificate := _said("CLIENT_CERTIFICATE"):
+        context.load_cert_chain(certificate, _said("CLIENT_KEY") or None)
+    return context

@@ -38,6 +38,9 @@ MAX_EACH = 1000
 CLOSE_TIMEOUT_S = 3.0
 """How long the last spans may take to leave."""
 
+GIVE_UP_S = 1.0
+"""How long it may then take the exporter to give up."""
+
 _FIRST = ("asked", "received", "refused")
 _EACH = ("chunk_sent", "chunk_came", "output")
 
@@ -120,7 +123,7 @@ class SpanSink:
             self._hurry.set()
             self._thread.join(CLOSE_TIMEOUT_S)
             self._exporter.close()
-        self._thread.join(CLOSE_TIMEOUT_S)
+        self._thread.join(GIVE_UP_S)
 
     # --- The thread ------------------------------------------------------------------------------------------------
 

@@ -241,13 +241,12 @@ class TraceReader:
         """The `limit` requests that took longest, however they ended, the longest first."""
         return self._outcomes("WHERE ended_ns IS NOT NULL ORDER BY ended_ns - began_ns DESC", limit)
 
-    def unended(self, limit: int) -> list[str]:
-        """The request ids of the oldest `limit` requests of the newest run that have no end, the oldest first."""
+    def unended(self) -> list[str]:
+        """The request ids of all requests of the newest run that have no end, the oldest first."""
         query = (
-            "SELECT request_id FROM requests WHERE run = (SELECT max(id) FROM runs) AND ended_ns IS NULL"
-            " ORDER BY id LIMIT ?"
+            "SELECT request_id FROM requests WHERE run = (SELECT max(id) FROM runs) AND ended_ns IS NULL ORDER BY id"
         )
-        return [row[0] for row in self._all(_REQUEST_IDS, query, limit)]
+        return [row[0] for row in self._all(_REQUEST_IDS, query)]
 
     def _outcomes(self, which: str, *parameters: int) -> list[Outcome]:
         columns = "request_id, external_id, wall_ns, (ended_ns - began_ns) / 1e6, finish_reason, error_code"

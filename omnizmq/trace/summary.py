@@ -5,6 +5,7 @@ Pure, and never raises: any part of a request's facts, in any order, has a summa
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -27,12 +28,13 @@ def summarize(
     runs ahead of the router's, since the earliest fact. `stages` and `edges` are those of the last attempt, in
     topological order; a stage that was not planned, or did not get so far, has nulls. `live` says that the deployment
     still runs; a request with a terminal has ended all the same. `inspected` is what its router says of the request
-    now, and is shown as it came under `live`; without it, `router` says why.
+    now, and is shown as it came under `live`; without it, `router` says why. A number that JSON has not (nan, inf), as
+    an engine may report one, is null.
     """
     timeline = Timeline(facts)
     first = timeline.facts[0] if timeline.facts else None
     ended = timeline.end is not None or not live or (router == "unknowing" and inspected is None)
-    return {
+    document = {
         "request_id": first.request_id if first else (inspected or {}).get("request_id"),
         "external_id": first.external_id if first else (inspected or {}).get("external_id"),
         "state": "ended" if ended else "live",
@@ -44,6 +46,17 @@ def summarize(
         "events": [_event(timeline, fact) for fact in timeline.facts],
         "live": None if inspected is None else dict(inspected),
     }
+    found: dict[str, Any] = _finite(document)
+    return found
+
+
+def _finite(value: Any) -> Any:
+    """The same, with null for each number that is none."""
+    if isinstance(value, dict):
+        return {key: _finite(one) for key, one in value.items()}
+    if isinstance(value, list | tuple):
+        return [_finite(one) for one in value]
+    return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
 def _verdict(verdict: Verdict, timeline: Timeline) -> dict[str, Any]:

@@ -6,6 +6,7 @@ The disk is a real one, small and of its own: a file system in memory, mounted w
 from __future__ import annotations
 
 import itertools
+import json
 import os
 import re
 import subprocess
@@ -15,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from support.running import Running, eventually, launched, omnizmq
+from support.running import OMNIZMQ, Running, document, eventually, launched, omnizmq
 
 from omnizmq import Client
 from omnizmq.runtime import state_dir
@@ -160,4 +161,49 @@ def test_t1_t2_a_trace_that_is_spoilt_under_a_live_request_is_begun_anew_and_say
         assert "the trace lost" in verdict["text"]
         ask(running.name, 1, "after")
         assert "dropped" not in events(running, "after")
+        assert running.stop() == 0
+
+
+@pytest.mark.usefixtures("home")
+def test_t2_a_request_whose_end_was_lost_does_not_count_as_live() -> None:
+    with launched(NAME, SLOWLY) as running, Client.connect(running.name) as client:
+        outputs = client.generate(LONG, request_id="lost", modalities=["text"])
+        next(outputs)
+        assert eventually(lambda: omnizmq("trace", "lost").returncode == 0)
+        lock = database.connect(state_dir(NAME) / database.FILE_NAME, mode="rw")
+        lock.execute("BEGIN IMMEDIATE")
+        *_, last = outputs
+        assert last.finish_reason == "stop"
+        before = tracing(running)["rows_dropped"]
+        ask(running.name, 1, "later")
+        assert eventually(lambda: tracing(running)["rows_dropped"] > before)  # so that what came before is lost, too
+        lock.execute("ROLLBACK")
+        lock.close()
+        outputs = client.generate(LONG, request_id="live", modalities=["text"])
+        next(outputs)
+        assert eventually(lambda: omnizmq("trace", "live").returncode == 0)
+        found = document(omnizmq("trace", "--slow", "1", "--json"))["requests"]
+        assert [(one["external_id"], one["outcome"]) for one in found] == [("live", "live")]
+        assert "unknown: the router holds it no more" in running.trace("lost")["verdict"]["text"]
+        assert running.stop() == 0
+
+
+@pytest.mark.usefixtures("home")
+@pytest.mark.parametrize("options", [(), ("--json",)], ids=["piped", "json"])
+def test_t2_what_is_followed_goes_on_when_its_trace_is_removed(options: tuple[str, ...]) -> None:
+    with launched(NAME, SLOWLY) as running, Client.connect(running.name) as client:
+        outputs = client.generate(LONG, request_id="meanwhile", modalities=["text"])
+        next(outputs)
+        assert eventually(lambda: omnizmq("trace", "meanwhile").returncode == 0)
+        command = [*OMNIZMQ, "trace", "meanwhile", "--follow", *options]
+        with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+            (state_dir(NAME) / database.FILE_NAME).unlink()
+            *_, last = outputs
+            assert last.finish_reason == "stop"
+            out, said = process.communicate(timeout=30)
+        assert (process.returncode, said) == (0, "")
+        text = json.loads(out)["verdict"]["text"] if options else out.splitlines()[-1]
+        assert text.startswith("complete after ")
+        failed = omnizmq("trace", "x", "--follow", "--json", "--connect", "nobody")
+        assert (failed.returncode, json.loads(failed.stdout)["error"]["code"]) == (1, "not_found")
         assert running.stop() == 0

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import json
+import sqlite3
 import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 from support import trace_stories as stories
 from support.tracing import begin, run
@@ -130,6 +132,22 @@ def test_what_has_no_end_though_its_deployment_is_gone_has_failed(running: Calla
     assert causes == {"killed": "router_lost", "stopped": "client"}
     goes_on.close()
     killed.close()
+
+
+def test_a_request_that_cannot_be_read_does_not_hide_the_others() -> None:
+    kept("a", ended("first", 5), ended("hostile", 900), ended("third", 70))
+    connection = sqlite3.connect(state_dir("a") / FILE_NAME)
+    block = msgspec.msgpack.encode(([None], [(1, 1 << 63, "router", "received", None, 0, {})]))
+    query = "UPDATE facts SET block = ? WHERE request = (SELECT id FROM requests WHERE external_id = 'hostile')"
+    connection.execute(query, (block,))
+    connection.commit()
+    connection.close()
+    result = run("--slow", "3", "--json")
+    assert [one["external_id"] for one in json.loads(result.stdout)["requests"]] == ["third", "first"]
+    assert result.stderr.startswith(f"omnizmq trace: {request('hostile', 1)}: ")
+    assert result.stderr.count("\n") == 1
+    result = run("hostile")
+    assert (result.exit_code, result.stdout, result.stderr.count("\n")) == (2, "", 1)
 
 
 def test_piped_it_is_a_line_each() -> None:

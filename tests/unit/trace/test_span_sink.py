@@ -177,7 +177,7 @@ def test_a_collector_that_refuses_is_quoted(collector: Collector, caplog: pytest
         tell(sink, spoken())
         assert eventually(ends(sink, 0, SPOKEN))
     (said,) = [record.getMessage() for record in caplog.records]
-    assert "code: 400" in said
+    assert "takes no spans: it answered 400 Bad Request; spans are dropped" in said
 
 
 def test_an_address_that_cannot_be_is_said(caplog: pytest.LogCaptureFixture) -> None:
@@ -189,7 +189,7 @@ def test_an_address_that_cannot_be_is_said(caplog: pytest.LogCaptureFixture) -> 
     assert len(caplog.records) == 1
 
 
-def test_what_the_sdk_raises_is_said_and_costs_spans_alone(
+def test_what_the_encoder_raises_is_said_and_costs_spans_alone(
     collector: Collector, caplog: pytest.LogCaptureFixture
 ) -> None:
     """As it does for a span that it cannot encode."""

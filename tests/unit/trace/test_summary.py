@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from typing import Any
 
 import pytest
@@ -248,3 +249,12 @@ def test_f2_a_stage_whose_replica_died_does_not_look_healthy() -> None:
     assert document["stages"]["talker"]["finish_reason"] == "error"
     assert document["stages"]["talker"]["finished_ms"] is None  # it never reported its end (S2)
     assert document["stages"]["thinker"]["finish_reason"] is None
+
+
+@pytest.mark.parametrize("number", [math.nan, math.inf, -math.inf])
+def test_what_json_cannot_say_is_null(number: float) -> None:
+    finished = stories.fact(9, "finished", "thinker", {"usage_loss": number, "usage_tokens": 3})
+    document = summarize([*stories.started(), finished], live=True, inspected={"stages": {"thinker": [number, 0.5]}})
+    assert (document["events"][-1]["usage_loss"], document["events"][-1]["usage_tokens"]) == (None, 3)
+    assert document["live"] == {"stages": {"thinker": [None, 0.5]}}
+    json.dumps(document, allow_nan=False)
