@@ -28,9 +28,12 @@ RECORD_MAX_MIB = 1024
 Say = Callable[[str, dict[str, object]], None]
 
 
+SHIPPED = "embedded, qwen3_omni, qwen3_omni_one_gpu, qwen3_omni_tiny, synthetic"
+
+
 @click.command()
 @click.option(
-    "--config", "config_path", required=True, metavar="FILE", help="A TOML file or a shipped name: embedded, synthetic."
+    "--config", "config_path", required=True, metavar="FILE", help=f"A TOML file or a shipped name: {SHIPPED}."
 )
 @click.option("--name", metavar="NAME", help="The deployment's name; default: the configuration's.")
 @click.option("--set", "sets", multiple=True, metavar="K=V", help="Override a value: stage.talker.replicas=2.")
