@@ -16,13 +16,13 @@ if TYPE_CHECKING:
     from omnizmq.trace.verdict import Router
 
 LIMIT_S = 0.9
-"""For all questions of one call together, closing apart. The router gives its workers half a second."""
+"""For all questions to one deployment, closing apart. Its router gives workers half a second."""
 
 MAX_ASKED = 64
 """So many requests are asked about in one call; of the others the facts must do."""
 
 WRITTEN_S = 1.0
-"""How long the last facts of a request that has just ended may take to be written."""
+"""How long the last facts of requests that have just ended may take to be written, all of one call together."""
 
 _POLL_S = 0.05
 
@@ -58,15 +58,18 @@ def look_at(requests: Sequence[Found]) -> list[Look]:
     answers = {
         (name, id_): answer for name, ids in live.items() for id_, answer in zip(ids, inspect(name, ids), strict=True)
     }
-    return [_look(found, answers.get((found.store.name, found.about.request_id), _UNASKED)) for found in requests]
+    until = time.monotonic() + WRITTEN_S
+    return [
+        _look(found, answers.get((found.store.name, found.about.request_id), _UNASKED), until) for found in requests
+    ]
 
 
-def _look(found: Found, answer: Inspected) -> Look:
+def _look(found: Found, answer: Inspected, until: float) -> Look:
     from omnizmq.errors import OmnizmqError
     from omnizmq.trace.summary import summarize
 
     if answer.router == "unknowing":
-        found = _written(found)
+        found = _written(found, until)
     elif answer is not _UNASKED:
         with suppress(OmnizmqError):  # its trace may hold no row of it
             found = again(found)  # what has happened while it was asked
@@ -75,13 +78,12 @@ def _look(found: Found, answer: Inspected) -> Look:
     return Look(found, document)
 
 
-def _written(found: Found) -> Found:
+def _written(found: Found, until: float) -> Found:
     """Its router holds it no more: with the facts of its end, as soon as they are there."""
     from omnizmq.errors import OmnizmqError
 
-    deadline = time.monotonic() + WRITTEN_S
     with suppress(OmnizmqError):  # its trace may have been removed meanwhile
-        while (found := again(found)).goes_on and time.monotonic() < deadline:
+        while (found := again(found)).goes_on and time.monotonic() < until:
             time.sleep(_POLL_S)
     return found
 

@@ -116,8 +116,9 @@ class Inquiries:
         request = self._state.requests.get(inquiry.request_id)
         document = None
         if request is not None:
-            names = sorted(inquiry.asked.values()) if silent else []
-            answers = inquiry.answers if request.attempt.number == inquiry.attempt else {}
+            same = request.attempt.number == inquiry.attempt  # else nobody was asked about this one
+            names = sorted(inquiry.asked.values()) if silent and same else []
+            answers = inquiry.answers if same else {}
             document = wire.encode_json(inspection(self._state, request, answers, names))
         return [ToClient(client, wire.Traced(call, document)) for client, call in inquiry.askers]
 

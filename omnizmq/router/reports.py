@@ -17,6 +17,9 @@ from omnizmq.router.state import RouterState
 
 FACTS = ("registered", "input_ready", "running", "first_output", "parked", "chunk_sent", "chunk_came")
 
+_TIMES = ("input_wait_s", "first_output_s", "stage_s")
+"""Of a stage's usage, what a trace has as facts already; the rest is what its engine counted."""
+
 Report = wire.StageFact | wire.StagePaused | wire.Output | wire.RelayContent | wire.StageFinished
 
 
@@ -139,7 +142,7 @@ class Reports:
             sent["to"] = sent.pop("target")
             self._record(request, "edge", attempt, replica, frame.at_ns, sent)
         detail: dict[str, wire.Value] = {"finish_reason": frame.finish_reason, "outputs": frame.outputs}
-        detail |= {f"usage_{name}": count for name, count in frame.usage.items() if not name.endswith("_s")}
+        detail |= {f"usage_{name}": count for name, count in frame.usage.items() if name not in _TIMES}
         if frame.note:
             detail["note"] = frame.note
         if frame.error is not None:

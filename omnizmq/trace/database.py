@@ -65,7 +65,7 @@ _ADD_REQUESTS = """
         json_extract(value, '$[3]'), json_extract(value, '$[4]'), json_extract(value, '$[5]')
     FROM json_each(?) WHERE true
     ON CONFLICT (request_id) DO UPDATE SET ended_ns = excluded.ended_ns, finish_reason = excluded.finish_reason,
-        error_code = excluded.error_code WHERE excluded.ended_ns IS NOT NULL"""
+        error_code = excluded.error_code WHERE excluded.ended_ns IS NOT NULL AND requests.ended_ns IS NULL"""
 _ADD_FACTS = """
     INSERT INTO facts (request, block)
     SELECT requests.id, substr(?, json_extract(value, '$[1]'), json_extract(value, '$[2]'))

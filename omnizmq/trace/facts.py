@@ -52,7 +52,8 @@ The events, in the order in which a request usually meets them:
                      the last of it went to the caller. stage; detail: outputs
     terminal         the one end. stage; detail: finish_reason, usage_incomplete, and error_code, error_stage,
                      error_replica, error_message where it failed
-    cleaned          nothing of the request is left anywhere: every stage of every attempt has reported
+    cleaned          the router has done with the request: every stage of every attempt has reported, was lost, or was
+                     left behind
     dropped          never recorded by anyone: a reader of the store adds it where rows were lost while the request
                      ran, its own or others'. owner: "trace"; detail: rows, why
 """

@@ -172,9 +172,6 @@ def _aborted(timeline: Timeline, end: Fact, *, whole: bool) -> Outcome:
         "": "",
         "caller": " by its caller",
         "operator": " by an operator (another client)",
-        "disconnect": ", its caller was gone",
-        "draining": ", the deployment was stopping",
-        "error": ", because of an error",
     }.get(why, f" ({why})")
     sentence = f"aborted {_after(timeline, end)}{by}"
     stage, replica = None, None

@@ -118,7 +118,8 @@ def _queued(scene: Scene, queue: Queue) -> Wait:
     if again is None:
         text_, cause, replica = f"queued {scene.since(since_ns)}: {sentence}", "queue", None
     else:
-        why, replica = again
+        why, lost = again
+        replica = lost if lost and lost.startswith(f"{queue.lacks}/") else None
         text_ = f"attempt {scene.attempt}, {why}, is queued {scene.since(since_ns)}: {sentence}"
         cause = "redrive"
     what = what if what == "its turn" else what.replace("replica", f"replica{of}", 1)
@@ -157,13 +158,6 @@ def _failure(scene: Scene) -> Wait | None:
     return None
 
 
-def _caller_gone(scene: Scene) -> Wait | None:
-    if scene.live is None or scene.live.caller:
-        return None
-    since_ns = scene.last_ns
-    return of_router("caller_gone", "the router to abort it", since_ns, "its caller is gone; the router is to abort it")
-
-
 def _withheld(scene: Scene) -> Wait | None:
     """Every final output has ended; somebody's report is missing."""
     withheld = next(reversed(list(scene.timeline.of(scene.attempt, "withheld"))), None)
@@ -199,7 +193,6 @@ _RULES: tuple[Callable[[Scene], Wait | None], ...] = (
     _abort,
     _queue,
     _failure,
-    _caller_gone,
     _withheld,
     _stages,
 )

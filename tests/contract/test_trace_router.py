@@ -308,6 +308,23 @@ class TestT1Questions:
         assert document is not None
         assert document["attempt"] == 2
 
+    def test_t1_who_was_asked_about_an_earlier_attempt_is_not_silent_about_this_one(self) -> None:
+        play = RouterPlay(config("thinker:text", stages={"thinker": {"replicas": 2}}))
+        _ = play.brings(play.submits("alice"))
+        assert play >> asks() << to("thinker/0", AskStage, attempt=1)
+        _ = play.brings(play.dies("thinker/0"))
+        play.now += ANSWER_S
+        document = answered(play.brings(Ticked())[0])
+        assert document is not None
+        assert (document["attempt"], document["silent"]) == (2, [])
+
+    def test_t1_what_an_engine_counts_is_in_its_stages_report_and_its_worker_s_times_are_not(self) -> None:
+        play = running()
+        usage = {"audio_s": 1.5, "chunks": 3, "input_wait_s": 1.0, "first_output_s": 1.0, "stage_s": 2.0}
+        _ = play.brings(play.finishes("voice/0", REQUEST, usage=usage))
+        counted = {key: value for key, value in last(play, "finished").detail.items() if key.startswith("usage_")}
+        assert counted == {"usage_audio_s": 1.5, "usage_chunks": 3}
+
     def test_b1_questions_are_bounded_the_oldest_is_answered_with_what_has_come(self) -> None:
         play = router("thinker:text", stages={"thinker": {"max_inflight": MAX_OPEN + 1}})
         for number in range(MAX_OPEN + 1):

@@ -31,6 +31,14 @@ def test_a_recording_whose_router_was_killed_is_read_to_its_last_whole_line() ->
         assert (len(found.lines), found.ended, found.cut) == (1, None, bool(cut))
 
 
+@pytest.mark.parametrize("key", ["remote", "trace_otlp"])
+def test_no_address_is_in_a_recording(key: str) -> None:
+    secret = {"remote": "tcp://10.1.2.3:5790", "trace_otlp": "http://key@collector/v1/traces"}[key]
+    whole = file.encoded(file.header(config(SPEECH, router={key: secret}), version="0.9", started=1.0)).decode()
+    assert secret not in whole
+    assert f'"{key}":""' in whole
+
+
 def test_its_end_is_said() -> None:
     found = file.parse(PATH, file.whole(HEADER, [TICK], "the deployment has stopped"))
     assert (len(found.lines), found.ended, found.cut) == (1, "the deployment has stopped", False)

@@ -201,6 +201,9 @@ def test_t1_failed_and_slow_requests_are_found_by_how_they_ended(later: bool, pa
     for life in lives:  # what is left of a request that has ended does not change how
         writer.append(now(life[0].request_id, "cleaned"))
     assert writer.flush()
+    for fact in ended(1, 90, "overloaded", event="refused"):  # nor does a refusal under its id
+        writer.append(fact)
+    assert writer.flush()
     with TraceReader(path) as reader:
         failed, slow = reader.failed(9, pid=os.getpid()), reader.slow(3)
         assert [one.request_id for one in reader.failed(2, pid=os.getpid())] == [request(5), request(4)]

@@ -620,15 +620,6 @@ READ = [
         "code2wav/0 waits for the caller to read for 9.9 s (since 50 ms): 16 outputs (160 bytes) are unread, "
         "its window has 16",
     ),
-    Case(
-        "the caller is gone",
-        chain() | {"caller": False},
-        "caller_gone",
-        None,
-        "router",
-        80,
-        "its caller is gone; the router is to abort it",
-    ),
 ]
 
 ASKED_TO_ABORT = [*MIDDLE, fact(100, "abort_asked", detail={"why": "caller"})]
