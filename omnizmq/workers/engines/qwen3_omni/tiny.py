@@ -81,7 +81,7 @@ def ensure(folder: Path, seed: int) -> Path:
 def build(folder: Path, seed: int = 0) -> None:
     """Write the checkpoint into `folder`."""
     tokenizer = make_tokenizer()
-    model = Qwen3OmniMoeForConditionalGeneration(make_config(tokenizer)).eval()
+    model = Qwen3OmniMoeForConditionalGeneration(make_config(tokenizer)).train(False)
     with torch.no_grad():
         _draw(model, torch.Generator().manual_seed(seed), tokenizer)
     model.save_pretrained(folder, max_shard_size=SHARD_BYTES)

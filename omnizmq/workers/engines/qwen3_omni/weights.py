@@ -81,7 +81,7 @@ def make_model(
     _refuse("lacks", report["missing_keys"])
     _refuse("has unknown tensors:", report["unexpected_keys"])
     _refuse("has tensors of another shape:", [name for name, *_ in report["mismatched_keys"]])
-    return model.eval().requires_grad_(False)
+    return model.train(False).requires_grad_(False)
 
 
 def _refuse(problem: str, keys: Iterable[str]) -> None:
