@@ -1,1 +1,1 @@
-"""Recordings of the router core's inputs, and their replay: a user's bug becomes a test (T1, STYLE's tests)."""
+"""Recordings of what goes into the router's core, and their replay: a user's bug becomes a test (T1)."""

@@ -1,4 +1,4 @@
-"""The file of a recording: lines of JSON. Pure.
+"""The file of a recording: lines of JSON. Pure, but that `read` reads it.
 
 The first line is the header, then one line an event, then one that says why the recording ends. A recording whose
 router was killed has no such line, and its last one may be cut.
