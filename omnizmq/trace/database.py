@@ -1,9 +1,9 @@
 """The trace's SQLite database: its schema, how it is opened, and what is written to it in one transaction (T1).
 
 Four tables: `runs` (one a writer: its process, and whether it ended in good order), `requests` (in the order of
-arrival, each with the wall-clock time at which its first facts were written, since monotonic clocks restart at boot, and
-how it ended), `facts` (of a request, in blocks; they go with it), and `losses` (rows that never reached the disk). The
-version of the schema is SQLite's `user_version`; `application_id` tells a trace from any other database.
+arrival, each with the wall-clock time at which its first facts were written, since monotonic clocks restart at boot,
+and how it ended), `facts` (of a request, in blocks; they go with it), and `losses` (rows that never reached the disk).
+The version of the schema is SQLite's `user_version`; `application_id` tells a trace from any other database.
 
 Here are a writer's statements (a reader's are in `store`) and nothing else: no threads, no queue, no policy. Errors of
 SQLite pass through a writer's functions as they are; a reader's become `NotFoundError` or `ConfigError` in one line.
