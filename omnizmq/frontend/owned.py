@@ -72,8 +72,7 @@ class OwnedDeployment:
         assert process.stdin is not None
         process.stdin.close()
         try:
-            async with asyncio.timeout(STOP_TIMEOUT_S):
-                await process.wait()
+            await asyncio.wait_for(process.wait(), STOP_TIMEOUT_S)
         except TimeoutError:
             with suppress(ProcessLookupError):
                 process.kill()

@@ -132,8 +132,7 @@ class LocalDeployment:
         limits = self.config.router
         for limit, why in ((limits.drain_timeout_s, "the deployment is stopping"), (limits.abort_timeout_s + 1, "")):
             with suppress(TimeoutError):
-                async with asyncio.timeout(limit):
-                    await self._drained.wait()
+                await asyncio.wait_for(self._drained.wait(), limit)
                 return
             if why:
                 self._server.handle(StopAsked(why))
