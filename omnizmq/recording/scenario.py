@@ -7,6 +7,7 @@ for; with a request, so is whatever it does not need (`needed`).
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 from omnizmq.config import Config
 from omnizmq.errors import InvalidRequestError
@@ -62,4 +63,21 @@ def _submitted(of: Sequence[Step] | Sequence[Line]) -> list[Tree]:
 
 
 def _lines(steps: Sequence[Step]) -> list[Line]:
-    return [Line(n, step.now, step.event, step.got) for n, step in enumerate(steps, 1)]
+    return [Line(n, step.now, _anywhere(step.event), _anywhere(step.got)) for n, step in enumerate(steps, 1)]
+
+
+def _anywhere(tree: Any) -> Any:
+    """Without the directories of sockets: a scenario is of no machine."""
+    if isinstance(tree, list):
+        return [_anywhere(item) for item in tree]
+    if not isinstance(tree, dict):
+        return tree
+    return {name: _name(item) if name == "endpoint" else _anywhere(item) for name, item in tree.items()}
+
+
+def _name(endpoint: Any) -> Any:
+    """The name of the socket: within a deployment each has its own."""
+    if not isinstance(endpoint, str):
+        return _anywhere(endpoint)
+    scheme, found, path = endpoint.partition("://")
+    return f"{scheme}://{path.rpartition('/')[2]}" if found else endpoint

@@ -6,6 +6,7 @@ What a router once ordered upon such events, it orders again. One that is meant 
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from typing import Any
 
@@ -38,6 +39,11 @@ def test_a_scenario_says_what_it_shows_and_is_whole(name: str) -> None:
     assert found.header.about
     assert found.ended
     assert found.lines
+
+
+@pytest.mark.parametrize("name", SCENARIOS)
+def test_a_scenario_is_of_no_machine(name: str) -> None:
+    assert re.findall(r"://[^\"]*/", SCENARIOS[name].read_text()) == []
 
 
 SHOWN = {

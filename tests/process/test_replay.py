@@ -76,6 +76,8 @@ def test_one_command_makes_a_scenario_of_one_request(recording: Path, tmp_path: 
     made = tmp_path / "one.jsonl"
     done = omnizmq("replay", str(recording), "--request", "one", "--scenario", str(made))
     assert done.returncode == 0, done.stderr
+    assert "/run/" in recording.read_text(), "where the sockets were"
+    assert "/run/" not in made.read_text(), "a scenario is of no machine"
     assert f"{made}: written" in done.stdout
     assert document(omnizmq("replay", str(made), "--json"))["same"]
     lines = file.read(made).lines
