@@ -30,6 +30,7 @@ from omnizmq import protocol as wire
 from omnizmq.errors import ProtocolError
 from omnizmq.recording.trees import parting
 from omnizmq.router import messages
+from omnizmq.trace.events import CONTENTS
 from omnizmq.trace.facts import Fact
 
 Tree = Any
@@ -37,9 +38,6 @@ Tree = Any
 
 OUTSIDE_COUNTERS = ("refused", "late_frames", "bad_frames", "router_errors")
 """Counters of the status that sockets raise too; no event says so, so they are left out."""
-
-_CONTENT_FACTS = ("prompt", "output")
-"""Facts whose detail quotes what callers said or got, where that is asked for."""
 
 _PLAIN = frozenset((str, int, bool, type(None)))
 
@@ -132,7 +130,7 @@ def _document(data: bytes | None) -> Tree:
 
 def _fact(fact: Fact) -> Tree:
     found = {"$": "Fact", **{name: tree(getattr(fact, name)) for name in Fact.__struct_fields__}}
-    if fact.event in _CONTENT_FACTS:
+    if fact.event in CONTENTS:
         found["detail"] = {}
     return found
 

@@ -14,8 +14,7 @@ from omnizmq.router.messages import FrameUnsendable, WorkerUnreachable
 from omnizmq.router.pools import Binding, Replica
 from omnizmq.router.request import Attempt, Request
 from omnizmq.router.state import RouterState
-
-FACTS = ("registered", "input_ready", "running", "first_output", "parked", "chunk_sent", "chunk_came")
+from omnizmq.trace.events import REPORTED
 
 _TIMES = ("input_wait_s", "first_output_s", "stage_s")
 """Of a stage's usage, what a trace has as facts already; the rest is what its engine counted."""
@@ -90,7 +89,7 @@ class Reports:
             self._state.pools.release(key, binding)
 
     def _fact(self, request: Request, attempt: Attempt, replica: Replica, frame: wire.StageFact) -> None:
-        if frame.fact not in FACTS:
+        if frame.fact not in REPORTED:
             self._state.counters.bad_frames += 1
             return
         self._record(request, frame.fact, attempt, replica, frame.at_ns, frame.detail)

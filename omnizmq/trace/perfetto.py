@@ -18,8 +18,9 @@ from hashlib import blake2b
 
 from omnizmq.protocol import Value
 from omnizmq.trace import phases, protobuf
+from omnizmq.trace.events import REQUEST_PHASES, STAGE_PHASES
 from omnizmq.trace.facts import Fact
-from omnizmq.trace.phases import REQUEST_PHASES, STAGE_PHASES, Run
+from omnizmq.trace.phases import Run
 from omnizmq.trace.timeline import Timeline, number, text
 
 _MONOTONIC = 3  # BuiltinClock

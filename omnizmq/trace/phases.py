@@ -1,6 +1,7 @@
 """Facts as stretches of time: what a request, and each of its stages in each attempt, was about from when to when.
 
-A run is cut into phases without gap or overlap. Each begins with a fact and lasts until the next one that is known.
+A run is cut into phases without gap or overlap. Each begins with a fact (`events` says what
+follows it) and lasts until the next one that is known.
 Where a stage did not end well, nothing is claimed that was not recorded: what follows the last output that is known,
 and, of a stage that never reported, what follows the last of its facts, is `unknown`. Pure, and as tolerant as the
 timeline.
@@ -14,35 +15,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
+from omnizmq.trace.events import REQUEST_PHASES, STAGE_PHASES, STEPS
 from omnizmq.trace.facts import Fact
-from omnizmq.trace.timeline import STEPS, StageStory, Timeline, text
-
-STAGE_PHASES = {
-    "bound": "waits for submission",
-    "submitted": "waits for registration",
-    "registered": "waits for input",
-    "input_ready": "waits for slot",
-    "running": "runs without output",
-    "first_output": "gives output",
-    "output_ended": "report awaited",
-    "paused": "paused",
-}
-"""What follows a fact of a stage."""
+from omnizmq.trace.timeline import StageStory, Timeline, text
 
 UNKNOWN = "unknown"
-
-REQUEST_PHASES = {
-    "asked": "arrives",
-    "received": "is admitted",
-    "queued": "queued",
-    "bound": "runs",
-    "redriven": "is admitted again",
-    "withheld": "terminal withheld",
-    "abort_asked": "aborts",
-    "terminal": "cleans up",
-}
-"""What follows a fact of a request."""
-
 
 _Moment = tuple[int, str, str]
 """When, by which fact, and what the phase that begins then is called."""

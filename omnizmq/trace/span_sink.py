@@ -17,6 +17,7 @@ from collections.abc import Sequence
 from typing import Protocol
 
 from omnizmq.trace import spans
+from omnizmq.trace.events import BEGINS, EACH
 from omnizmq.trace.facts import Fact
 from omnizmq.trace.spans import Span
 
@@ -40,9 +41,6 @@ CLOSE_TIMEOUT_S = 3.0
 
 GIVE_UP_S = 1.0
 """How long it may then take the exporter to give up."""
-
-_FIRST = ("asked", "received", "refused")
-_EACH = ("chunk_sent", "chunk_came", "output")
 
 _logger = logging.getLogger(__name__)
 
@@ -95,7 +93,7 @@ class SpanSink:
             return
         gathered = self._live.get(fact.request_id)
         if gathered is None:
-            if fact.event not in _FIRST:  # of one that was not taken
+            if fact.event not in BEGINS:  # of one that was not taken
                 return
             if len(self._live) >= self._max_live:
                 self._not_taken += fact.event != "asked"  # the request's own, once
@@ -184,7 +182,7 @@ class _Gathered:
     def add(self, fact: Fact) -> None:
         if fact.event == "received":
             self.taken = True
-        elif fact.event in _EACH:
+        elif fact.event in EACH:
             self._each += 1
             if self._each > MAX_EACH:
                 return

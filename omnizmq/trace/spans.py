@@ -17,6 +17,7 @@ from typing import NamedTuple
 
 from omnizmq.protocol import Value, make_engine_id
 from omnizmq.trace import context
+from omnizmq.trace.events import is_moment
 from omnizmq.trace.facts import Fact
 from omnizmq.trace.phases import Run, end_of, request_run, stage_runs
 from omnizmq.trace.timeline import StageStory, Timeline, names, number, text
@@ -218,8 +219,7 @@ class _Maker:
         return Event(fact.event, fact.at_ns + self._offset_ns, _named({"owner": fact.owner, **detail}))
 
     def _since_1970(self, key: str, value: Value) -> Value:
-        is_moment = key.endswith("_ns") and key != "parked_ns" and isinstance(value, int) and value > 0
-        return value + self._offset_ns if is_moment and isinstance(value, int) else value
+        return value + self._offset_ns if is_moment(key) and isinstance(value, int) and value > 0 else value
 
 
 def _covers(run: Run, fact: Fact) -> bool:

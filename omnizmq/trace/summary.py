@@ -11,12 +11,10 @@ from typing import Any
 
 from omnizmq import errors
 from omnizmq.protocol import Value
+from omnizmq.trace.events import DURATIONS, is_moment
 from omnizmq.trace.facts import Fact
 from omnizmq.trace.timeline import StageStory, Timeline, number, text
 from omnizmq.trace.verdict import Router, Verdict, judge
-
-_DURATIONS = ("parked_ns",)
-"""The keys of a detail that end like a moment and are none."""
 
 
 def summarize(
@@ -153,9 +151,9 @@ def _event(timeline: Timeline, fact: Fact) -> dict[str, Any]:
     if fact.stage is not None:
         event["stage"] = fact.stage
     for key, value in fact.detail.items():
-        if key in _DURATIONS:
+        if key in DURATIONS:
             key, value = f"{key[:-3]}_ms", round((number(fact.detail, key) or 0) / 1e6, 3)
-        elif key.endswith("_ns"):
+        elif is_moment(key):
             key, value = f"{key[:-3]}_ms", timeline.ms(number(fact.detail, key) or None)
         event.setdefault(key, value)
     return event

@@ -11,10 +11,8 @@ from dataclasses import dataclass
 from itertools import pairwise
 
 from omnizmq.protocol import Value
+from omnizmq.trace.events import STEPS
 from omnizmq.trace.facts import Fact
-
-STEPS = ("bound", "submitted", "registered", "input_ready", "running", "first_output", "output_ended", "finished")
-"""What one stage goes through in one attempt, in order."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,6 +14,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
+from omnizmq.trace.events import BOUNDARIES
 from omnizmq.trace.facts import Fact
 from omnizmq.trace.live import read
 from omnizmq.trace.outcome import COMPLETE, before_end, outcome
@@ -25,24 +26,6 @@ from omnizmq.trace.waits import awaited
 Router = Literal["unasked", "silent", "unknowing", "lost"]
 """Why there is no live document: nobody asked; of a request whose deployment runs, the router did not answer, or holds
 no such request any more; of another, the router is gone and had not ended in good order."""
-
-_BOUNDARIES = (
-    "asked",
-    "received",
-    "queued",
-    "bound",
-    "submitted",
-    "registered",
-    "input_ready",
-    "running",
-    "first_output",
-    "published",
-    "output_ended",
-    "delivered",
-    "finished",
-    "withheld",
-    "abort_asked",
-)
 
 
 @dataclass(frozen=True, slots=True)
@@ -159,13 +142,13 @@ def _no_router(timeline: Timeline, wait: Wait, boundary: str | None, lost: str |
 
 
 def _last_boundary(timeline: Timeline) -> str | None:
-    passed = [fact for fact in timeline.facts if fact.event in _BOUNDARIES]
+    passed = [fact for fact in timeline.facts if fact.event in BOUNDARIES]
     # Of the last attempt: what is left of an earlier one may still report its end.
     passed = [fact for fact in passed if fact.attempt == timeline.attempt] or passed
     if not passed:
         return None
     # At one moment, the one that is further along counts.
-    last = max(passed, key=lambda fact: (fact.at_ns, _BOUNDARIES.index(fact.event)))
+    last = max(passed, key=lambda fact: (fact.at_ns, BOUNDARIES.index(fact.event)))
     return f"{last.stage} {last.event}" if last.stage else last.event
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from omnizmq.protocol import Value, make_engine_id
+from omnizmq.trace.events import EVENTS, Teller
 from omnizmq.trace.facts import Fact
 
 REQUEST = "demo-0123456789abcdef"
@@ -23,19 +24,7 @@ TEXT: dict[str, Value] = {
     "last_stage": "thinker",
 }
 
-_BY_ROUTER = (
-    "received",
-    "queued",
-    "bound",
-    "submitted",
-    "withheld",
-    "abort_asked",
-    "left_behind",
-    "replica_lost",
-    "replica_lost",
-    "terminal",
-    "refused",
-)
+_TELLERS = {event.name: event.by for event in EVENTS}
 
 
 def ns(at_ms: float) -> int:
@@ -52,7 +41,8 @@ def fact(
     request_id: str = REQUEST,
 ) -> Fact:
     """One fact, by the owner that records such an event; a stage's replica is its number 0."""
-    owner = "client" if event == "asked" else "router" if event in _BY_ROUTER else f"{stage}/0"
+    teller = _TELLERS.get(event, Teller.WORKER)
+    owner = f"{stage}/0" if teller is Teller.WORKER else teller.value
     external_id = request_id.rpartition("-")[0]
     engine_id = make_engine_id(request_id, attempt, stage) if stage else None
     if event == "bound":
