@@ -8,16 +8,16 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from omnizmq.trace.causes import Reason
 from omnizmq.trace.scene import Node, Scene
 from omnizmq.trace.timeline import text
 
 
 @dataclass(frozen=True, slots=True)
 class Absence:
-    """`reason`: not_submitted, not_registered, no_input, no_chunks (it gave output, and none of it for its consumer),
-    no_output, or filtered (the request did not ask for it). `stage` is where the output was lost."""
+    """`stage` is where the output was lost."""
 
-    reason: str
+    reason: Reason
     stage: str | None
     replica: str | None
     text: str
@@ -41,7 +41,7 @@ def _filtered(scene: Scene) -> list[Absence]:
         return []
     asked = " and ".join(timeline.modalities)
     why = f"the request asked for {asked} alone" if asked else "what the request asked for needs no more"
-    return [Absence("filtered", left_out[-1], None, f"{' and '.join(left_out)} took no part: {why}")]
+    return [Absence(Reason.FILTERED, left_out[-1], None, f"{' and '.join(left_out)} took no part: {why}")]
 
 
 def _absent(scene: Scene, final: Node) -> Absence:
@@ -49,22 +49,22 @@ def _absent(scene: Scene, final: Node) -> Absence:
     return Absence(reason, node.name, node.replica, f"{final.name} brought nothing: {sentence}")
 
 
-def _root(scene: Scene, node: Node, seen: tuple[str, ...]) -> tuple[str, Node, str]:
+def _root(scene: Scene, node: Node, seen: tuple[str, ...]) -> tuple[Reason, Node, str]:
     if not node.submitted:
-        return "not_submitted", node, f"{node.name} was not submitted"
+        return Reason.NOT_SUBMITTED, node, f"{node.name} was not submitted"
     if not node.registered:
-        return "not_registered", node, f"{node.who} did not register the request"
+        return Reason.NOT_REGISTERED, node, f"{node.who} did not register the request"
     sources = [source for source in scene.sources(node.name) if source.name not in (*seen, node.name)]
     for source in sources:
         if not _gave(source) and not scene.chunks(source.name, node.name):
             return _root(scene, source, (*seen, node.name))
         if scene.chunks(source.name, node.name) == 0:
-            return "no_chunks", source, f"{source.who} gave output, and no chunk of it to {node.name}"
+            return Reason.NO_CHUNKS, source, f"{source.who} gave output, and no chunk of it to {node.name}"
     if not node.has_input:
-        return "no_input", node, f"no input reached {node.who}"
+        return Reason.NO_INPUT, node, f"no input reached {node.who}"
     counts = [(scene.chunks(source.name, node.name), source.name) for source in sources]
     came = ", ".join(f"{chunks} chunks from {name}" for chunks, name in counts if chunks is not None)
     had = f" ({came})" if came else ""
     note = text(node.story.report, "note")
     said = f", because: {note}" if note else ""
-    return "no_output", node, f"{node.who} had input{had} and made no output{said}"
+    return Reason.NO_OUTPUT, node, f"{node.who} had input{had} and made no output{said}"

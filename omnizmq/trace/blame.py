@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import NamedTuple
 
+from omnizmq.trace.causes import Cause
 from omnizmq.trace.facts import Fact
 from omnizmq.trace.layout import duration
 from omnizmq.trace.live import Answer, Caller, Output
@@ -80,12 +81,12 @@ class Blame:
         how = "is dead" if state == "dead" else "is given up as stuck or silent, and being killed"
         since_ns = (node.live and node.live.heard_ns) or node.moved_ns
         sentence = f"{node.who} {how}; the router is to give the request up or drive it again"
-        return of_router("replica_lost", "the router to act on the loss of a replica", since_ns, sentence, node)
+        return of_router(Cause.REPLICA_LOST, "the router to act on the loss of a replica", since_ns, sentence, node)
 
     def _silent(self, node: Node) -> Wait:
         heard_ns = (node.live and node.live.heard_ns) or node.moved_ns
         sentence = f"the worker of {node.who} does not answer; it was last heard of {self._ago(heard_ns)}"
-        return of_node("worker_silent", f"the worker of {node.who} to answer", node, heard_ns, sentence)
+        return of_node(Cause.WORKER_SILENT, f"the worker of {node.who} to answer", node, heard_ns, sentence)
 
     def _unsubmitted(self, node: Node, seen: Seen) -> Wait:
         """Its consumers register first (S1); the source of a relay edge ends first."""
@@ -98,12 +99,12 @@ class Blame:
             return self.worst(roots)
         since_ns = node.story.at_ns.get("bound") or self._scene.last_ns
         sentence = f"{node.name} is not submitted, {scene.since(since_ns)}"
-        return of_router("registration", f"the router to submit {node.name}", since_ns, sentence, node)
+        return of_router(Cause.REGISTRATION, f"the router to submit {node.name}", since_ns, sentence, node)
 
     def _unregistered(self, node: Node) -> Wait:
         at_ns = node.story.at_ns.get("submitted") or self._scene.last_ns
         sentence = f"{node.who} was given the request at {self._scene.at(at_ns)} and has not registered it"
-        return of_node("registration", f"{node.name}'s registration", node, at_ns, sentence)
+        return of_node(Cause.REGISTRATION, f"{node.name}'s registration", node, at_ns, sentence)
 
     # --- By the worker's answer ------------------------------------------------------------------------------------
 
@@ -112,10 +113,10 @@ class Blame:
         match answer.state:
             case "GONE":
                 sentence = f"{node.who} has done with the request; its report has not reached the router"
-                return of_node("report", f"{node.name}'s report", node, since_ns, sentence)
+                return of_node(Cause.REPORT, f"{node.name}'s report", node, since_ns, sentence)
             case "ABORTING":
                 sentence = f"{node.who} aborts {self._scene.since(since_ns)}{doing(self._scene, node)}"
-                return of_node("abort_confirm", f"{node.who} to confirm the abort", node, since_ns, sentence)
+                return of_node(Cause.ABORT_CONFIRM, f"{node.who} to confirm the abort", node, since_ns, sentence)
             case "WAITING_FOR_CHUNK" | "WAITING_FOR_INPUT":
                 return self._starved(node, seen)
             case "QUEUED":
@@ -130,7 +131,7 @@ class Blame:
             f"{node.who} has input and waits for a slot {self._scene.since(since_ns)}: "
             f"{answer.running} of {answer.slots} slots are taken by other requests"
         )
-        return of_node("slot", f"a slot in {node.who}", node, since_ns, sentence)
+        return of_node(Cause.SLOT, f"a slot in {node.who}", node, since_ns, sentence)
 
     def _held(self, node: Node, answer: Answer, seen: Seen) -> Wait:
         """It may not go on, or what it made may not go out: a consumer's move, or the caller's."""
@@ -142,7 +143,7 @@ class Blame:
             return self.worst([self._parked(node, _full(edge), seen) for edge in full])
         since_ns = answer.since_ns or node.moved_ns
         sentence = f"{node.who} has made all and not sent it all, {self._scene.since(since_ns)}"
-        return of_node("report", f"{node.name}'s report", node, since_ns, sentence)
+        return of_node(Cause.REPORT, f"{node.name}'s report", node, since_ns, sentence)
 
     def _running(self, node: Node, answer: Answer, seen: Seen) -> Wait:
         """Its engine's move, unless that has used up all its input and more may come: then it has nothing to compute
@@ -179,7 +180,7 @@ class Blame:
         sentence = f"{node.who} holds the request without input {self._scene.since(since_ns)}"
         if although:
             sentence += f", although {' and '.join(although)} finished"
-        return of_node("input", f"{node.name}'s input", node, since_ns, sentence)
+        return of_node(Cause.INPUT, f"{node.name}'s input", node, since_ns, sentence)
 
     def _from_sources(self, node: Node, lacking: Sequence[str], seen: Seen) -> Wait | None:
         """The worst of what the sources wait for. None: there is none that could still send."""
@@ -195,12 +196,12 @@ class Blame:
         if lost is not None:
             return lost
         root = self.of(source.name, seen)
-        if root.cause == "credit" and root.stage == node.name:
+        if root.cause == Cause.CREDIT and root.stage == node.name:
             return root  # it has chunks that it has not taken
         what = f"the {'next' if node.has_input else 'first'} chunk from {source.name}"
         by_facts = self._scene.live is None and not source.sent_ns  # they know of its first chunk, and of no other
-        if by_facts and source.has_given and root.stage == source.name and root.cause == "engine":
-            root = replace(root, cause="input", what=what)
+        if by_facts and source.has_given and root.stage == source.name and root.cause == Cause.ENGINE:
+            root = replace(root, cause=Cause.INPUT, what=what)
         return self._behind(root, f"{node.who} waits for {what}")
 
     def _on_the_way(self, node: Node, source: Node) -> Wait | None:
@@ -213,7 +214,7 @@ class Blame:
             f"{source.who} sent {edge.sent} chunks, the last at {self._scene.at(edge.last_ns)}, "
             f"and {entry.received} have reached {node.who}"
         )
-        return of_node("input", f"{source.name}'s chunks to arrive", node, edge.last_ns, sentence)
+        return of_node(Cause.INPUT, f"{source.name}'s chunks to arrive", node, edge.last_ns, sentence)
 
     # --- Consumers -------------------------------------------------------------------------------------------------
 
@@ -227,7 +228,7 @@ class Blame:
             root = self._at_consumer(consumer, seen)
             if root is not None:
                 return self._behind(root, trail)
-        cause = "credit" if full.why == "credit" else "ring"
+        cause = Cause.CREDIT if full.why == "credit" else Cause.RING
         text_ = trail + (doing(scene, consumer) if consumer else "")
         replica = None if consumer is None else consumer.replica
         return Wait(cause, f"{lack} for {who}", who, full.since_ns, text_, full.target, replica)
@@ -237,7 +238,7 @@ class Blame:
         if consumer.name in seen:
             return self._silent(consumer) if consumer.silent else self._step(consumer)
         root = self.of(consumer.name, seen)
-        its_own = root.stage == consumer.name and (root.moves or root.cause == "input")
+        its_own = root.stage == consumer.name and (root.moves or root.cause == Cause.INPUT)
         return None if its_own else root
 
     # --- Engines ---------------------------------------------------------------------------------------------------
@@ -248,14 +249,14 @@ class Blame:
         if state != "stepping" or self._scene.now_ns is None or self._scene.moves(since_ns):
             return None
         sentence = f"the engine of {node.who} has been in one step {self._scene.since(since_ns)}"
-        return of_node("stuck_step", f"the engine of {node.who} to end its step", node, since_ns, sentence)
+        return of_node(Cause.STUCK_STEP, f"the engine of {node.who} to end its step", node, since_ns, sentence)
 
     def _computes(self, node: Node, made_ns: int) -> Wait:
         scene = self._scene
         if node.output_ended:
             ended_ns = node.story.at_ns.get("output_ended", made_ns)
             sentence = f"the output of {node.who} ended at {scene.at(ended_ns)}, and its report is awaited"
-            return of_node("report", f"{node.name}'s report", node, ended_ns, sentence + doing(scene, node))
+            return of_node(Cause.REPORT, f"{node.name}'s report", node, ended_ns, sentence + doing(scene, node))
         what = f"{node.name}'s next output"
         if not node.has_given:
             rest = f"has computed {scene.since(made_ns)} without a first output{doing(scene, node)}"
@@ -271,7 +272,7 @@ class Blame:
                 rest = f"goes on: its last output was {self._ago(made_ns)}{_made(node)}"
             else:
                 rest = f"was fed or at work {self._ago(made_ns)}{_made(node)}{doing(scene, node)}"
-        return of_node("engine", what, node, made_ns, f"{node.who} {rest}", moves=scene.moves(made_ns))
+        return of_node(Cause.ENGINE, what, node, made_ns, f"{node.who} {rest}", moves=scene.moves(made_ns))
 
     def _gives(self, node: Node, made_ns: int) -> Wait:
         """By facts alone: of its chunks the last is known at best when they have been counted."""
@@ -282,12 +283,12 @@ class Blame:
         else:
             rest = f"has made nothing more {self._scene.since(made_ns)}"
         what, text_ = f"{node.name}'s next output", f"{node.who} {rest}{doing(self._scene, node)}"
-        return of_node("engine", what, node, made_ns, text_, moves=self._scene.moves(made_ns))
+        return of_node(Cause.ENGINE, what, node, made_ns, text_, moves=self._scene.moves(made_ns))
 
     def _unread(self, node: Node, since_ns: int, how_many: str) -> Wait:
         sentence = f"{node.who} waits for the caller to read {self._scene.since(since_ns)}{how_many}"
         what = f"the caller to read {node.name}'s outputs"
-        return Wait("caller_reads", what, "client", since_ns, sentence, node.name, node.replica)
+        return Wait(Cause.CALLER_READS, what, "client", since_ns, sentence, node.name, node.replica)
 
     # --- By facts alone --------------------------------------------------------------------------------------------
 
@@ -305,13 +306,13 @@ class Blame:
         if story.step == "input_ready":
             since_ns = story.at_ns["input_ready"]
             sentence = f"{node.who} has input {scene.since(since_ns)} and its engine has not begun"
-            return self._step(node) or of_node("slot", f"{node.who}'s engine", node, since_ns, sentence)
+            return self._step(node) or of_node(Cause.SLOT, f"{node.who}'s engine", node, since_ns, sentence)
         return self._speaking(node, seen)
 
     def _unfed(self, node: Node) -> Wait:
         since_ns = node.story.at_ns.get("registered") or node.moved_ns
         sentence = f"{node.who} holds the request without input {self._scene.since(since_ns)}"
-        return of_node("input", f"{node.name}'s input", node, since_ns, sentence)
+        return of_node(Cause.INPUT, f"{node.name}'s input", node, since_ns, sentence)
 
     def _speaking(self, node: Node, seen: Seen) -> Wait:
         """It computes. Once it has given something, its sources come first while they have not finished, unless they

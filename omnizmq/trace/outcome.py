@@ -11,6 +11,7 @@ from dataclasses import dataclass, replace
 
 from omnizmq.protocol import Value
 from omnizmq.trace.absence import absences
+from omnizmq.trace.causes import Cause
 from omnizmq.trace.facts import Fact
 from omnizmq.trace.layout import duration
 from omnizmq.trace.scene import Scene
@@ -30,7 +31,7 @@ QUEUED_NS, QUEUED_SHARE = 50_000_000, 0.1
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """`cause`: complete, aborted, caller_gone, refused, or the error's code."""
+    """`cause`: one of how a request has ended, or the error's code. `reason_no_output`: a `Reason`."""
 
     cause: str
     text: str
@@ -76,7 +77,7 @@ def _stands(fact: Fact, over_ns: int, end: Fact) -> bool:
 
 def _refused(end: Fact) -> Outcome:
     code, message = text(end.detail, "code"), text(end.detail, "message")
-    return Outcome("refused", ": ".join(filter(None, ("refused", code, message))))
+    return Outcome(Cause.REFUSED, ": ".join(filter(None, ("refused", code, message))))
 
 
 # --- Complete ------------------------------------------------------------------------------------------------------
@@ -99,7 +100,7 @@ def _completed(timeline: Timeline, end: Fact, reason: str | None, *, whole: bool
         sentence += f"; the usage of {', '.join(who)} is missing"
         stage, replica = missing[0], _replica(timeline, missing[0])
     sentence += _attempts(timeline) + _left_behind(timeline)
-    return Outcome("complete" if reason in COMPLETE else "ended", sentence, stage, replica, absent)
+    return Outcome(Cause.COMPLETE if reason in COMPLETE else Cause.ENDED, sentence, stage, replica, absent)
 
 
 def _queued(timeline: Timeline, end: Fact) -> str:
@@ -129,7 +130,7 @@ def _failed(timeline: Timeline, end: Fact, *, whole: bool) -> Outcome:
         sentence += f"; what was awaited: {wait.text}"
     elif code == "input_timeout" and stage is not None:
         sentence += _behind(timeline, stage)
-    return Outcome(code or "failed", sentence + _left_behind(timeline), stage, replica)
+    return Outcome(code or Cause.FAILED, sentence + _left_behind(timeline), stage, replica)
 
 
 def _error(detail: Mapping[str, Value]) -> str:
@@ -179,7 +180,7 @@ def _aborted(timeline: Timeline, end: Fact, *, whole: bool) -> Outcome:
         wait = _until(timeline, end)
         stage, replica = wait.stage, wait.replica
         sentence += f"; what was awaited: {wait.text}"
-    return Outcome("caller_gone" if gone else "aborted", sentence + _left_behind(timeline), stage, replica)
+    return Outcome(Cause.CALLER_GONE if gone else Cause.ABORTED, sentence + _left_behind(timeline), stage, replica)
 
 
 def _until(timeline: Timeline, end: Fact) -> Wait:
@@ -187,7 +188,7 @@ def _until(timeline: Timeline, end: Fact) -> Wait:
     to confirm the end, and the others were not, does."""
     scene = Scene(before_end(timeline, end), until_ns=_over_ns(timeline, end))
     wait, slow = awaited(scene), _slow_to_confirm(timeline, end)
-    if slow is None or wait.cause not in ("engine", "input") or slow.stage == wait.stage or slow.stage is None:
+    if slow is None or wait.cause not in (Cause.ENGINE, Cause.INPUT) or slow.stage == wait.stage or slow.stage is None:
         return wait
     node = scene.nodes[slow.stage]
     how = "never did" if slow.event == "left_behind" else f"did at {scene.at(slow.at_ns)}"

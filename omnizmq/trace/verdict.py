@@ -14,6 +14,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
+from omnizmq.trace.causes import Cause
 from omnizmq.trace.events import BOUNDARIES
 from omnizmq.trace.facts import Fact
 from omnizmq.trace.live import read
@@ -30,7 +31,7 @@ no such request any more; of another, the router is gone and had not ended in go
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """`text` says it all. `cause` is a fixed word for it (docs/tracing.md), `stage` and `replica` are at fault or
+    """`text` says it all. `cause` is a `Cause`, or an error's code, `stage` and `replica` are at fault or
     awaited. `waiting_for`, `since_ns` (CLOCK_MONOTONIC) and `owner` (whose move it is: "client", "router", "operator",
     a replica, or a stage where any of its replicas will do) are None for a request that has ended or was lost with its
     router; for one whose deployment ended in good order they are as they were then.
@@ -122,7 +123,7 @@ def _over(timeline: Timeline, wait: Wait, boundary: str | None, lost: str | None
         last = Scene(timeline).at(timeline.facts[-1].at_ns) if timeline.facts else "its begin"
         sentence = f"lost with its router, which ended some time after {last} without saying so (killed?)"
         sentence += f"; what was awaited then: {wait.text}"
-        return Verdict(complete=False, last_boundary=boundary, text=sentence, cause="router_lost")
+        return Verdict(complete=False, last_boundary=boundary, text=sentence, cause=Cause.ROUTER_LOST)
     sentence = f"not complete: the deployment ended while waiting for {wait.what}; last known: {wait.text}"
     return _verdict(wait, boundary, sentence)
 
@@ -130,14 +131,16 @@ def _over(timeline: Timeline, wait: Wait, boundary: str | None, lost: str | None
 def _unknown(wait: Wait, boundary: str | None, why: str) -> Verdict:
     """It goes on no more, and how it ended nobody can tell."""
     sentence = f"unknown: {why}; last known: {wait.text}"
-    return Verdict(complete=False, last_boundary=boundary, text=sentence, cause="unknown")
+    return Verdict(complete=False, last_boundary=boundary, text=sentence, cause=Cause.UNKNOWN)
 
 
 def _no_router(timeline: Timeline, wait: Wait, boundary: str | None, lost: str | None) -> Verdict:
     last_ns = timeline.facts[-1].at_ns if timeline.facts else timeline.zero_ns
     sentence = f"the router does not answer; last known: {wait.text}{_in_brackets(lost)}"
     what = "the router to answer"
-    silent = replace(wait, cause="router_silent", owner="router", what=what, since_ns=last_ns, stage=None, replica=None)
+    silent = replace(
+        wait, cause=Cause.ROUTER_SILENT, owner="router", what=what, since_ns=last_ns, stage=None, replica=None
+    )
     return _verdict(silent, boundary, sentence)
 
 

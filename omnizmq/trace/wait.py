@@ -9,7 +9,8 @@ from omnizmq.trace.scene import Node
 
 @dataclass(frozen=True, slots=True)
 class Wait:
-    """`cause`: a fixed word; `what` completes "waiting for …"; `owner`: whose move it is; `text`: the whole sentence.
+    """`cause`: a `Cause`, or the code of the error that ends it; `what` completes "waiting for …"; `owner`: whose move
+    it is; `text`: the whole sentence.
     `stage` and `replica` are at fault, or awaited. `moves`: there was progress just now, so that nothing is stuck."""
 
     cause: str

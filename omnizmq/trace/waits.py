@@ -10,6 +10,7 @@ from collections.abc import Callable
 from dataclasses import replace
 
 from omnizmq.trace.blame import Blame, doing
+from omnizmq.trace.causes import Cause
 from omnizmq.trace.facts import Fact
 from omnizmq.trace.live import Queue
 from omnizmq.trace.scene import Node, Scene
@@ -25,7 +26,7 @@ def awaited(scene: Scene) -> Wait:
     return _terminal(scene, scene.last_ns, "every stage has reported")
 
 
-def _terminal(scene: Scene, since_ns: int, why: str, node: Node | None = None, cause: str = "terminal") -> Wait:
+def _terminal(scene: Scene, since_ns: int, why: str, node: Node | None = None, cause: str = Cause.TERMINAL) -> Wait:
     sentence = f"{why}; waiting for the router's terminal {scene.since(since_ns)}"
     return of_router(cause, "the router's terminal", since_ns, sentence, node)
 
@@ -38,8 +39,8 @@ def _arrival(scene: Scene) -> Wait | None:
     asked = timeline.first("asked")
     if asked is None:
         sentence = "nothing is known of this request yet"
-        return Wait("client", "the first fact", "client", timeline.zero_ns, sentence)
-    return of_router("client", "the router to receive it", asked.at_ns, "asked, and not yet received by the router")
+        return Wait(Cause.CLIENT, "the first fact", "client", timeline.zero_ns, sentence)
+    return of_router(Cause.CLIENT, "the router to receive it", asked.at_ns, "asked, and not yet received by the router")
 
 
 def _ended(scene: Scene) -> Wait | None:
@@ -63,7 +64,7 @@ def _abort(scene: Scene) -> Wait | None:
     who = ", ".join(node.who for node in pending)
     sentence = f"{why}; waiting for {who} to confirm{doing(scene, worst)}"
     what = f"{who} to confirm the abort"
-    return Wait("abort_confirm", what, worst.who, since_ns, sentence, worst.name, worst.replica)
+    return Wait(Cause.ABORT_CONFIRM, what, worst.who, since_ns, sentence, worst.name, worst.replica)
 
 
 def _asker(asked: Fact | None) -> str:
@@ -93,7 +94,7 @@ def _queue(scene: Scene) -> Wait | None:
         )
     if now is None:
         sentence = "received, and not yet given to any replica"
-        return of_router("queue", "the router to choose its replicas", scene.last_ns, sentence)
+        return of_router(Cause.QUEUE, "the router to choose its replicas", scene.last_ns, sentence)
     return _queued(scene, now)
 
 
@@ -116,12 +117,12 @@ def _queued(scene: Scene, queue: Queue) -> Wait:
         sentence += f"; {queue.ahead} wait{'s' if queue.ahead == 1 else ''} before it"
     again = _again(scene)
     if again is None:
-        text_, cause, replica = f"queued {scene.since(since_ns)}: {sentence}", "queue", None
+        text_, cause, replica = f"queued {scene.since(since_ns)}: {sentence}", Cause.QUEUE, None
     else:
         why, lost = again
         replica = lost if lost and lost.startswith(f"{queue.lacks}/") else None
         text_ = f"attempt {scene.attempt}, {why}, is queued {scene.since(since_ns)}: {sentence}"
-        cause = "redrive"
+        cause = Cause.REDRIVE
     what = what if what == "its turn" else what.replace("replica", f"replica{of}", 1)
     return Wait(cause, what, _who_has_to_move(queue), since_ns, text_, queue.lacks, replica)
 
@@ -171,11 +172,11 @@ def _withheld(scene: Scene) -> Wait | None:
     blame = Blame(scene)
     root = blame.worst([blame.of(node.name) for node in pending])
     reports = " and ".join(f"{node.who}'s" for node in pending) + " report"
-    if root.cause not in ("engine", "input", "report", "slot"):
+    if root.cause not in (Cause.ENGINE, Cause.INPUT, Cause.REPORT, Cause.SLOT):
         return replace(root, text=f"withheld, outputs complete and {reports} missing: {root.text}")
     node = next((node for node in pending if node.name == root.stage), pending[0])
     sentence = f"withheld: outputs complete, waiting for {reports} {scene.since(since_ns)}{doing(scene, node)}"
-    return Wait("report", reports, node.who, since_ns, sentence, node.name, node.replica)
+    return Wait(Cause.REPORT, reports, node.who, since_ns, sentence, node.name, node.replica)
 
 
 def _stages(scene: Scene) -> Wait | None:
