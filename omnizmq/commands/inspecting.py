@@ -74,7 +74,7 @@ def _look(found: Found, answer: Inspected, until: float) -> Look:
         with suppress(OmnizmqError):  # its trace may hold no row of it
             found = again(found)  # what has happened while it was asked
     router = "lost" if found.lost else answer.router
-    document = summarize(found.facts, live=found.may_go_on, inspected=answer.document, router=router)
+    document = summarize(found.facts, running=found.may_go_on, live=answer.document, router=router)
     return Look(found, document)
 
 

@@ -63,14 +63,14 @@ async def _verdict(client: AsyncClient, request_id: str) -> str | None:
     from omnizmq.errors import OmnizmqError
     from omnizmq.trace.summary import summarize
 
-    inspected = await client.inspect(request_id)
-    if inspected is None:
+    live = await client.inspect(request_id)
+    if live is None:
         return None
     try:
         facts = (await asyncio.to_thread(find, request_id, client.name, quiet=True)).facts
     except OmnizmqError:
         facts = ()
-    text: str = summarize(facts, live=True, inspected=inspected)["verdict"]["text"]
+    text: str = summarize(facts, running=True, live=live)["verdict"]["text"]
     return text
 
 

@@ -14,7 +14,7 @@ from typing import NamedTuple
 from omnizmq.trace.causes import Cause
 from omnizmq.trace.facts import Fact
 from omnizmq.trace.layout import duration
-from omnizmq.trace.live import Answer, Caller, Output
+from omnizmq.trace.live import Caller, EdgeOut, WorkerAnswer
 from omnizmq.trace.scene import LONG_NS, Node, Scene
 from omnizmq.trace.timeline import number, text
 from omnizmq.trace.wait import Wait, of_node, of_router
@@ -108,7 +108,7 @@ class Blame:
 
     # --- By the worker's answer ------------------------------------------------------------------------------------
 
-    def _by_answer(self, node: Node, answer: Answer, seen: Seen) -> Wait:
+    def _by_answer(self, node: Node, answer: WorkerAnswer, seen: Seen) -> Wait:
         since_ns = answer.since_ns or node.moved_ns
         match answer.state:
             case "GONE":
@@ -126,14 +126,14 @@ class Blame:
             case _:
                 return self._running(node, answer, seen)
 
-    def _slot(self, node: Node, answer: Answer, since_ns: int) -> Wait:
+    def _slot(self, node: Node, answer: WorkerAnswer, since_ns: int) -> Wait:
         sentence = (
             f"{node.who} has input and waits for a slot {self._scene.since(since_ns)}: "
             f"{answer.running} of {answer.slots} slots are taken by other requests"
         )
         return of_node(Cause.SLOT, f"a slot in {node.who}", node, since_ns, sentence)
 
-    def _held(self, node: Node, answer: Answer, seen: Seen) -> Wait:
+    def _held(self, node: Node, answer: WorkerAnswer, seen: Seen) -> Wait:
         """It may not go on, or what it made may not go out: a consumer's move, or the caller's."""
         caller = answer.caller
         if caller is not None and caller.full:
@@ -145,10 +145,10 @@ class Blame:
         sentence = f"{node.who} has made all and not sent it all, {self._scene.since(since_ns)}"
         return of_node(Cause.REPORT, f"{node.name}'s report", node, since_ns, sentence)
 
-    def _running(self, node: Node, answer: Answer, seen: Seen) -> Wait:
+    def _running(self, node: Node, answer: WorkerAnswer, seen: Seen) -> Wait:
         """Its engine's move, unless that has used up all its input and more may come: then it has nothing to compute
         for this request, and what its engine does meanwhile, such as a long step, it does for others."""
-        own = self._step(node) or self._computes(node, answer.made_ns or node.moved_ns)
+        own = self._step(node) or self._computes(node, answer.moved_ns or node.moved_ns)
         open_inputs = [edge for edge in answer.inputs if edge.open]
         if not open_inputs or any(edge.taken < edge.received for edge in open_inputs) or node.output_ended:
             return own
@@ -156,8 +156,8 @@ class Blame:
         if root is None:
             return own
         # What it was fed after its last output may be all that it needed: while its source goes on, it is the one.
-        # `made_ns` is also when it was last fed, so it is later than that if something was made since.
-        made_since = (_output_ns(node) or answer.made_ns or 0) > max(edge.last_ns for edge in open_inputs)
+        # `moved_ns` is also when it was last fed, so it is later than that if something was made since.
+        made_since = (_output_ns(node) or answer.moved_ns or 0) > max(edge.last_ns for edge in open_inputs)
         in_vain = not made_since and not self._scene.moves(node.moved_ns)
         return own if root.moves and in_vain else root
 
@@ -336,13 +336,13 @@ class Blame:
 
 
 def _output_ns(node: Node) -> int | None:
-    """Its last output, where its worker tells: `made_ns` is later where the stage was fed since, or at work in vain.
+    """Its last output, where its worker tells: `moved_ns` is later where the stage was fed since, or at work in vain.
     Then its chunks count, unless it gives its caller outputs beside them."""
     answer = node.answer
     if answer is None:
         return None
     if not answer.inputs:
-        return max(answer.made_ns or 0, node.sent_ns) or None
+        return max(answer.moved_ns or 0, node.sent_ns) or None
     return (node.sent_ns or None) if answer.caller is None else None
 
 
@@ -361,7 +361,7 @@ def _unread_count(caller: Caller) -> str:
     return f": {unread} outputs ({caller.unread_bytes} bytes) are unread, its window has {caller.window}"
 
 
-def _full(edge: Output) -> _Full:
+def _full(edge: EdgeOut) -> _Full:
     held = f"{edge.sent - edge.consumed} of {edge.window} chunks are not consumed"
     if edge.full != "credit":
         held = f"{edge.held_bytes} of {edge.quota_bytes} bytes of the ring are held"

@@ -1,7 +1,8 @@
 """What a running router and its workers say of one request, as they see it now: the document of `inspect`, typed.
 
-Pure. Every field that the judge can do without has a default: an answer of which a part is missing still counts.
-Moments (`…_ns`) are CLOCK_MONOTONIC in nanoseconds; 0 or None: never, or not known.
+The one reading of it, for the verdict and for what people are shown; its keys are those of docs/tracing.md. Pure. Every
+field that readers can do without has a default: an answer of which a part is missing still counts. Moments (`…_ns`) are
+CLOCK_MONOTONIC in nanoseconds; 0 or None: never, or not known.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ from typing import Any
 import msgspec
 
 
-class Input(msgspec.Struct, frozen=True):
+class EdgeIn(msgspec.Struct, frozen=True):
     """An edge in, as its consumer sees it. `received`, `taken`: chunks that came, and that its engine took."""
 
     source: str = msgspec.field(name="from")
@@ -29,7 +30,7 @@ class Input(msgspec.Struct, frozen=True):
         return not (self.ended or self.closed)
 
 
-class Output(msgspec.Struct, frozen=True):
+class EdgeOut(msgspec.Struct, frozen=True):
     """An edge out, as its producer sees it. `full`: why nothing more may go (credit, ring or line), if so; `holders`:
     the requests that hold the consumer's part of the ring."""
 
@@ -40,6 +41,7 @@ class Output(msgspec.Struct, frozen=True):
     sent: int = 0
     consumed: int = 0
     window: int = 0
+    bytes: int = 0
     ended: bool = False
     closed: bool = False
     last_ns: int = 0
@@ -63,20 +65,22 @@ class Caller(msgspec.Struct, frozen=True):
     since_ns: int | None = 0
 
 
-class Answer(msgspec.Struct, frozen=True):
-    """A worker's own word on a request: `state` as in `workers.work.WorkState`, or GONE."""
+class WorkerAnswer(msgspec.Struct, frozen=True):
+    """A worker's own word on a request: `state` as in `workers.work.WorkState`, or GONE. `moved_ns`: when it last made
+    something for the request, was fed, or was at work on it."""
 
     state: str
+    at_ns: int = 0
     since_ns: int | None = 0
     running: int = 0
     slots: int = 0
     waiting_for_slot: int = 0
     engine: str = ""
     engine_since_ns: int | None = 0
-    made_ns: int | None = 0
+    moved_ns: int | None = msgspec.field(name="made_ns", default=0)
     outputs: int = 0
-    inputs: tuple[Input, ...] = ()
-    edges: tuple[Output, ...] = ()
+    inputs: tuple[EdgeIn, ...] = ()
+    edges: tuple[EdgeOut, ...] = ()
     caller: Caller | None = None
 
 
@@ -84,6 +88,8 @@ class LiveStage(msgspec.Struct, frozen=True):
     """A stage as the router sees it, with its worker's answer; None: not asked, or it did not answer in time."""
 
     replica: str | None = None
+    incarnation: int = 0
+    pid: int | None = None
     state: str = ""
     engine: str = ""
     engine_since_ns: int | None = 0
@@ -93,10 +99,10 @@ class LiveStage(msgspec.Struct, frozen=True):
     registered: bool = False
     output_ended: bool = False
     finished: bool = False
-    answer: Answer | None = None
+    answer: WorkerAnswer | None = None
 
 
-class Queue(msgspec.Struct, frozen=True):
+class Queued(msgspec.Struct, frozen=True):
     """Why it waits for replicas; as the detail of a `queued` fact, and since when."""
 
     why: str = ""
@@ -106,9 +112,11 @@ class Queue(msgspec.Struct, frozen=True):
     since_ns: int | None = 0
 
 
-class Delivery(msgspec.Struct, frozen=True):
-    """What the router has of a final stage: `ended`, when all its output has come."""
+class FinalOutput(msgspec.Struct, frozen=True):
+    """What the router has sent a caller of a final stage, in outputs. `ended`: all of it has come."""
 
+    sent: int = 0
+    consumed: int = 0
     ended: bool = False
 
 
@@ -118,9 +126,12 @@ class Live(msgspec.Struct, frozen=True):
     attempt: int
     now_ns: int
     phase: str
+    request_id: str = ""
+    external_id: str = ""
     caller: bool = True
-    queue: Queue | None = None
-    deliveries: dict[str, Delivery] = {}
+    deadline_ns: int | None = None
+    queue: Queued | None = None
+    deliveries: dict[str, FinalOutput] = {}
     stages: dict[str, LiveStage] = {}
     silent: tuple[str, ...] = ()
 

@@ -2,13 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import Any
-
 from omnizmq.trace.bars import Marks
 from omnizmq.trace.layout import GAP, Column, Line, duration, fit, number, sized, table, wrapped
-
-Document = Mapping[str, Any]
+from omnizmq.trace.live import Caller, EdgeIn, EdgeOut, Live, LiveStage, Queued, WorkerAnswer
 
 _STATES = {
     "WAITING_FOR_CHUNK": "waits for a chunk",
@@ -28,75 +24,69 @@ _FULL = {
 }
 
 
-def live_lines(live: Document | None, width: int | None) -> list[Line]:
+def live_lines(live: Live | None, width: int | None) -> list[Line]:
     """Nothing where there is no live document."""
-    if not live:
+    if live is None:
         return []
-    now_ns = live["now_ns"]
-    caller = "its caller is connected" if live["caller"] else "its caller is gone"
-    left = [] if live["deadline_ns"] is None else [f"{_until(live['deadline_ns'], now_ns)} to its deadline"]
-    head = ", ".join((f"now: {live['phase']}", caller, *left, *_queue(live["queue"], now_ns)))
+    caller = "its caller is connected" if live.caller else "its caller is gone"
+    left = [] if live.deadline_ns is None else [f"{_until(live.deadline_ns, live.now_ns)} to its deadline"]
+    head = ", ".join((f"now: {live.phase}", caller, *left, *_queue(live.queue, live.now_ns)))
     shown = [Line(text, "bold") for text in wrapped(head, width)]
-    stages: Mapping[str, Document] = live["stages"]
-    if stages:
-        columns = _columns(stages, live["silent"], now_ns)
-        kept, left_out = fit(columns, width)
+    if live.stages:
+        kept, left_out = fit(_columns(live), width)
         heading, *rows = table(kept)
         shown.append(Line(heading, "bold"))
-        for stage, row in zip(stages.values(), rows, strict=True):
+        for stage, row in zip(live.stages.values(), rows, strict=True):
             shown.append(Line(row))
-            for text in _details(stage["answer"], now_ns):
+            for text in _details(stage.answer, live.now_ns):
                 shown += [Line(line, "dim") for line in wrapped(text, width, indent=GAP, hanging=GAP * 2)]
         if left_out:
             shown += [Line(text, "dim") for text in wrapped(f"no room here for: {', '.join(left_out)}", width)]
-    said = [
-        f"{name} {delivery['sent']}{' (all)' if delivery['ended'] else ''}"
-        for name, delivery in live["deliveries"].items()
-    ]
+    said = [f"{name} {final.sent}{' (all)' if final.ended else ''}" for name, final in live.deliveries.items()]
     return shown + [Line(line) for line in wrapped(f"outputs sent to its caller: {', '.join(said)}", width)]
 
 
-def present(live: Document | None, stage: str, attempt: int, now_ms: float, marks: Marks) -> tuple[float, str] | None:
+def present(live: Live | None, stage: str, attempt: int, now_ms: float, marks: Marks) -> tuple[float, str] | None:
     """What a stage does now and since when, as a bar shows it. `now_ms`: when that was asked, on the bar's axis."""
-    known = live["stages"].get(stage) if live and live["attempt"] == attempt else None
-    if not live or not known:
+    known = live.stages.get(stage) if live is not None and live.attempt == attempt else None
+    if live is None or known is None:
         return None
-    if known["replica"] in live["silent"]:
-        return now_ms - (live["now_ns"] - known["heard_ns"]) / 1e6, marks.silent
-    answer = known["answer"]
+    if known.replica in live.silent:
+        return now_ms - (live.now_ns - (known.heard_ns or 0)) / 1e6, marks.silent
+    answer = known.answer
     if answer is None:
         return None
     moments = {
-        "RUNNING": (answer["made_ns"], marks.waits if _starved(answer) else marks.computes),
-        "PARKED": (answer["since_ns"], marks.held),
-        "PAUSED": (answer["since_ns"], marks.held),
-        "QUEUED": (answer["since_ns"], marks.waits),
-        "WAITING_FOR_CHUNK": (answer["since_ns"], marks.waits),
-        "WAITING_FOR_INPUT": (answer["since_ns"], marks.waits),
+        "RUNNING": (answer.moved_ns, marks.waits if _lacks_chunks(answer) else marks.computes),
+        "PARKED": (answer.since_ns, marks.held),
+        "PAUSED": (answer.since_ns, marks.held),
+        "QUEUED": (answer.since_ns, marks.waits),
+        "WAITING_FOR_CHUNK": (answer.since_ns, marks.waits),
+        "WAITING_FOR_INPUT": (answer.since_ns, marks.waits),
     }
-    since_ns, mark = moments.get(answer["state"], (0, ""))
-    return (now_ms - (live["now_ns"] - since_ns) / 1e6, mark) if since_ns else None
+    since_ns, mark = moments.get(answer.state, (0, ""))
+    return (now_ms - (live.now_ns - since_ns) / 1e6, mark) if since_ns else None
 
 
-def _queue(queue: Document | None, now_ns: int) -> list[str]:
+def _queue(queue: Queued | None, now_ns: int) -> list[str]:
     if queue is None:
         return []
-    lacks = ": ".join(filter(None, (queue.get("lacks"), queue.get("replicas"))))
-    said = [f"queued for {_age(queue['since_ns'], now_ns)} ({queue['why']}{', ' + lacks if lacks else ''})"]
-    return [*said, f"{queue['ahead']} ahead of it"]
+    lacks = ": ".join(filter(None, (queue.lacks, queue.replicas)))
+    said = [f"queued for {_age(queue.since_ns, now_ns)} ({queue.why}{', ' + lacks if lacks else ''})"]
+    return [*said, f"{queue.ahead} ahead of it"]
 
 
-def _columns(stages: Mapping[str, Document], silent: Sequence[str], now_ns: int) -> list[Column]:
+def _columns(live: Live) -> list[Column]:
     rows = [
         (
-            stage["replica"] or name,
-            _state(stage, silent, now_ns),
-            _engine(stage, now_ns),
-            *_slots(stage["answer"]),
-            number((stage["answer"] or {}).get("outputs")),
-            _ago((stage["answer"] or {}).get("made_ns"), now_ns),
+            stage.replica or name,
+            _state(stage, live),
+            _engine(stage, live.now_ns),
+            *_slots(stage.answer),
+            number(stage.answer.outputs if stage.answer else None),
+            _ago(stage.answer.moved_ns if stage.answer else None, live.now_ns),
         )
-        for name, stage in stages.items()
+        for name, stage in live.stages.items()
     ]
     cells = list(zip(*rows, strict=True))
     return [
@@ -106,85 +96,83 @@ def _columns(stages: Mapping[str, Document], silent: Sequence[str], now_ns: int)
         Column("slots", cells[3], right=True, drop=3),
         Column("wait", cells[4], right=True, drop=2),
         Column("out", cells[5], right=True, drop=5),
-        Column("last made", cells[6], right=True, drop=1),
+        Column("last moved", cells[6], right=True, drop=1),
     ]
 
 
-def _state(stage: Document, silent: Sequence[str], now_ns: int) -> str:
-    answer = stage["answer"]
+def _state(stage: LiveStage, live: Live) -> str:
+    answer = stage.answer
     if answer is not None:
-        state = _STATES["WAITING_FOR_CHUNK"] if _starved(answer) else _STATES.get(answer["state"], answer["state"])
-        since = answer.get("since_ns")
-        return f"{state} for {_age(since, now_ns)}" if since else state
-    if stage["finished"]:
+        state = _STATES["WAITING_FOR_CHUNK"] if _lacks_chunks(answer) else _STATES.get(answer.state, answer.state)
+        return f"{state} for {_age(answer.since_ns, live.now_ns)}" if answer.since_ns else state
+    if stage.finished:
         return "finished"
-    if stage["replica"] in silent:
-        return f"DOES NOT ANSWER, heard {_age(stage['heard_ns'], now_ns)} ago"
-    return "not asked" if stage["submitted"] else "not submitted"
+    if stage.replica in live.silent:
+        return f"DOES NOT ANSWER, heard {_age(stage.heard_ns, live.now_ns)} ago"
+    return "not asked" if stage.submitted else "not submitted"
 
 
-def _starved(answer: Document) -> bool:
-    """It runs as far as its slot goes, and its engine has taken all that came."""
-    inputs = answer["inputs"]
-    taken = all(source["taken"] == source["received"] for source in inputs)
-    fed = all(source["ended"] or source["closed"] for source in inputs)
-    return answer["state"] == "RUNNING" and answer["engine"] == "idle" and taken and not fed
+def _lacks_chunks(answer: WorkerAnswer) -> bool:
+    """It runs as far as its slot goes, and its engine has taken all that came, with more to come."""
+    taken = all(source.taken == source.received for source in answer.inputs)
+    more = any(source.open for source in answer.inputs)
+    return answer.state == "RUNNING" and answer.engine == "idle" and taken and more
 
 
-def _engine(stage: Document, now_ns: int) -> str:
+def _engine(stage: LiveStage, now_ns: int) -> str:
     """Of the answer where there is one, else of its last heartbeat; and the replica's own state unless it is ready."""
-    if stage["replica"] is None or stage["finished"]:
+    if stage.replica is None or stage.finished:
         return "-"
-    said = stage["answer"] or stage
-    engine = f"{said['engine']} {_age(said['engine_since_ns'], now_ns)}" if said["engine"] else "-"
-    return engine if stage["state"] == "ready" else f"{stage['state']}: {engine}"
+    said = stage.answer or stage
+    engine = f"{said.engine} {_age(said.engine_since_ns, now_ns)}" if said.engine else "-"
+    return engine if stage.state == "ready" else f"{stage.state}: {engine}"
 
 
-def _slots(answer: Document | None) -> tuple[str, str]:
-    return ("-", "-") if answer is None else (f"{answer['running']}/{answer['slots']}", str(answer["waiting_for_slot"]))
+def _slots(answer: WorkerAnswer | None) -> tuple[str, str]:
+    return ("-", "-") if answer is None else (f"{answer.running}/{answer.slots}", str(answer.waiting_for_slot))
 
 
-def _details(answer: Document | None, now_ns: int) -> list[str]:
+def _details(answer: WorkerAnswer | None, now_ns: int) -> list[str]:
     """The edges and the caller of a stage that answers."""
     if answer is None:
         return []
-    said = [_input(source, now_ns) for source in answer["inputs"]]
-    said += [_edge(edge, now_ns) for edge in answer["edges"]]
-    return said + ([_caller(answer["caller"], now_ns)] if answer["caller"] else [])
+    said = [_edge_in(edge, now_ns) for edge in answer.inputs]
+    said += [_edge_out(edge, now_ns) for edge in answer.edges]
+    return said + ([_caller(answer.caller, now_ns)] if answer.caller else [])
 
 
-def _input(source: Document, now_ns: int) -> str:
-    text = f"from {source['replica'] or source['from']}: {source['received']} came, {source['taken']} taken"
-    last = f", last {_ago(source['last_ns'], now_ns)}" if source["last_ns"] else ""
-    return text + last + _end(source)
+def _edge_in(edge: EdgeIn, now_ns: int) -> str:
+    text = f"from {edge.replica or edge.source}: {edge.received} came, {edge.taken} taken"
+    last = f", last {_ago(edge.last_ns, now_ns)}" if edge.last_ns else ""
+    return text + last + _end(edge)
 
 
-def _edge(edge: Document, now_ns: int) -> str:
-    text = f"to {edge['replica'] or edge['to']}: {edge['made']} made, {edge['sent']} sent ({sized(edge['bytes'])})"
-    text += f", {edge['sent'] - edge['consumed']} of {edge['window']} unconsumed"
-    if edge["held_bytes"]:
-        text += f", holds {sized(edge['held_bytes'])} of {sized(edge['quota_bytes'])}"
-    if edge["full"]:
-        age = f" for {_age(edge['full_since_ns'], now_ns)}" if edge["full_since_ns"] else ""
-        text += f"; FULL{age}: {_FULL.get(edge['full'], edge['full'])}"
-        if edge["holders"] and edge["full"] in ("ring", "line"):
-            text += f", held by {', '.join(edge['holders'])}"
+def _edge_out(edge: EdgeOut, now_ns: int) -> str:
+    text = f"to {edge.replica or edge.target}: {edge.made} made, {edge.sent} sent ({sized(edge.bytes)})"
+    text += f", {edge.sent - edge.consumed} of {edge.window} unconsumed"
+    if edge.held_bytes:
+        text += f", holds {sized(edge.held_bytes)} of {sized(edge.quota_bytes)}"
+    if edge.full:
+        age = f" for {_age(edge.full_since_ns, now_ns)}" if edge.full_since_ns else ""
+        text += f"; FULL{age}: {_FULL.get(edge.full, edge.full)}"
+        if edge.holders and edge.full in ("ring", "line"):
+            text += f", held by {', '.join(edge.holders)}"
     return text + _end(edge)
 
 
-def _caller(caller: Document, now_ns: int) -> str:
+def _caller(caller: Caller, now_ns: int) -> str:
     """How much is unread only where that stops it: a caller says what it has read an eighth of a window at a time."""
-    text = f"to its caller: {caller['sent']} sent"
-    text += f", {caller['waiting']} wait" if caller["waiting"] else ""
-    if caller["full"]:
-        unread = caller["sent"] - caller["consumed"]
-        text += f"; FULL for {_age(caller['since_ns'], now_ns)}: its caller has to read, {unread} of {caller['window']}"
-        text += f" unread, {sized(caller['unread_bytes'])} of {sized(caller['window_bytes'])}"
+    text = f"to its caller: {caller.sent} sent"
+    text += f", {caller.waiting} wait" if caller.waiting else ""
+    if caller.full:
+        unread = caller.sent - caller.consumed
+        text += f"; FULL for {_age(caller.since_ns, now_ns)}: its caller has to read, {unread} of {caller.window}"
+        text += f" unread, {sized(caller.unread_bytes)} of {sized(caller.window_bytes)}"
     return text
 
 
-def _end(edge: Document) -> str:
-    return ", closed" if edge["closed"] else ", ended" if edge["ended"] else ""
+def _end(edge: EdgeIn | EdgeOut) -> str:
+    return ", closed" if edge.closed else ", ended" if edge.ended else ""
 
 
 def _age(since_ns: int | None, now_ns: int) -> str:

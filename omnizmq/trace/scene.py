@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 from omnizmq.trace.facts import Fact
 from omnizmq.trace.layout import duration
-from omnizmq.trace.live import Answer, Live, LiveStage
+from omnizmq.trace.live import Live, LiveStage, WorkerAnswer
 from omnizmq.trace.timeline import StageStory, Timeline, number, text
 
 LONG_NS = 1_000_000_000
@@ -44,7 +44,7 @@ class Node:
         return self.replica or self.name
 
     @property
-    def answer(self) -> Answer | None:
+    def answer(self) -> WorkerAnswer | None:
         return None if self.live is None else self.live.answer
 
     @property

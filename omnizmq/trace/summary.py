@@ -13,36 +13,38 @@ from omnizmq import errors
 from omnizmq.protocol import Value
 from omnizmq.trace.events import DURATIONS, is_moment
 from omnizmq.trace.facts import Fact
+from omnizmq.trace.live import read
 from omnizmq.trace.timeline import StageStory, Timeline, number, text
 from omnizmq.trace.verdict import Router, Verdict, judge
 
 
 def summarize(
-    facts: Sequence[Fact], *, live: bool, inspected: Mapping[str, Any] | None = None, router: Router = "unasked"
+    facts: Sequence[Fact], *, running: bool, live: Mapping[str, Any] | None = None, router: Router = "unasked"
 ) -> dict[str, Any]:
     """The document, of JSON types alone.
 
     Times (`…_ms`) are milliseconds since the client's `asked` fact; where that is missing, or comes from a clock that
     runs ahead of the router's, since the earliest fact. `stages` and `edges` are those of the last attempt, in
-    topological order; a stage that was not planned, or did not get so far, has nulls. `live` says that the deployment
-    still runs; a request with a terminal has ended all the same. `inspected` is what its router says of the request
-    now, and is shown as it came under `live`; without it, `router` says why. A number that JSON has not (nan, inf), as
-    an engine may report one, is null.
+    topological order; a stage that was not planned, or did not get so far, has nulls. `running` says that the
+    deployment still runs; a request with a terminal has ended all the same. `live` is what its router says of the
+    request now (`AsyncClient.inspect`), and is shown as it came; without it, `router` says why. A number that JSON has
+    not (nan, inf), as an engine may report one, is null.
     """
     timeline = Timeline(facts)
-    first = timeline.facts[0] if timeline.facts else None
-    ended = timeline.end is not None or not live or (router == "unknowing" and inspected is None)
+    said = read(live)
+    known = timeline.facts[0] if timeline.facts else said
+    ended = timeline.end is not None or not running or (router == "unknowing" and live is None)
     document = {
-        "request_id": first.request_id if first else (inspected or {}).get("request_id"),
-        "external_id": first.external_id if first else (inspected or {}).get("external_id"),
+        "request_id": known.request_id if known else None,
+        "external_id": known.external_id if known else None,
         "state": "ended" if ended else "live",
-        "verdict": _verdict(judge(timeline, live=inspected, running=live, router=router), timeline),
+        "verdict": _verdict(judge(timeline, running=running, live=said, router=router), timeline),
         "stages": _stages(timeline, timeline.stages),
         "edges": _edges(timeline),
         "terminal": _terminal(timeline),
         "attempts": _attempts(timeline),
         "events": [_event(timeline, fact) for fact in timeline.facts],
-        "live": None if inspected is None else dict(inspected),
+        "live": None if live is None else dict(live),
     }
     found: dict[str, Any] = _finite(document)
     return found

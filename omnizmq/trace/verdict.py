@@ -10,14 +10,13 @@ awaited, `outcome` and `absence` how it ended.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import Any, Literal
+from typing import Literal
 
 from omnizmq.trace.causes import Cause
 from omnizmq.trace.events import BOUNDARIES
 from omnizmq.trace.facts import Fact
-from omnizmq.trace.live import read
+from omnizmq.trace.live import Live
 from omnizmq.trace.outcome import COMPLETE, before_end, outcome
 from omnizmq.trace.scene import Scene
 from omnizmq.trace.timeline import Timeline, number, text
@@ -49,27 +48,25 @@ class Verdict:
     reason_no_output: str | None = None
 
 
-def judge(
-    timeline: Timeline, *, live: Mapping[str, Any] | None = None, running: bool, router: Router = "unasked"
-) -> Verdict:
-    """The verdict on one request. `live`: what its router says of it now (`AsyncClient.inspect`); without it `router`
-    says why. `running`: its deployment still runs, so that what is missing may yet come."""
+def judge(timeline: Timeline, *, running: bool, live: Live | None = None, router: Router = "unasked") -> Verdict:
+    """The verdict on one request. `running`: its deployment still runs, so that what is missing may yet come. `live`:
+    what its router says of it now; without it `router` says why."""
     lost = _lost(timeline)
-    answers = read(live) if running else None
+    live = live if running else None
     end = timeline.end
     if end is not None:
-        return _ended(timeline, end, lost, Scene(timeline, answers))
-    scene = Scene(timeline, answers)
+        return _ended(timeline, end, lost, Scene(timeline, live))
+    scene = Scene(timeline, live)
     wait, boundary = awaited(scene), _last_boundary(timeline)
     if timeline.facts:  # a worker may be silent, or in a step, for longer than there has been this request
         wait = replace(wait, since_ns=max(wait.since_ns, timeline.zero_ns))
-    if running and router == "unknowing" and answers is None:
+    if running and router == "unknowing" and live is None:
         return _unknown(
             wait, boundary, f"the router holds it no more, and its end was not recorded{_in_brackets(lost)}"
         )
     if not running:
         return _over(timeline, wait, boundary, lost, killed=router == "lost")
-    if router == "silent" and answers is None:
+    if router == "silent" and live is None:
         return _no_router(timeline, wait, boundary, lost)
     if scene.live is not None and not timeline.facts:
         lost = "the trace has no row of it"

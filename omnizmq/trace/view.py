@@ -13,6 +13,7 @@ from typing import IO, TYPE_CHECKING, Any
 
 from omnizmq.trace.bars import ASCII, BLOCKS, Document, Marks, bar
 from omnizmq.trace.layout import GAP, MIN_FREE, Column, Line, duration, fit, number, sized, table, wrapped
+from omnizmq.trace.live import Live, read
 from omnizmq.trace.live_view import live_lines, present
 from omnizmq.trace.queueing import Stretch, stretches, told
 
@@ -91,12 +92,12 @@ def lines(
     document: Document, width: int | None, marks: Marks = BLOCKS, *, origin: str = "", now_ms: float | None = None
 ) -> list[Line]:
     """All that is shown, in at most `width` cells a line; None: as wide as it is, and no text wraps."""
-    end_ms = _end(document, now_ms)
+    end_ms, live = _end(document, now_ms), read(document["live"])
     parts = [
         _head(document, width, origin),
-        [*_stages(document, width, marks, end_ms), *_queued(document, width, end_ms)],
+        [*_stages(document, live, width, marks, end_ms), *_queued(document, live, width, end_ms)],
         _edges(document, width),
-        live_lines(document.get("live"), width),
+        live_lines(live, width),
         _ids(document, width),
         _usage(document, width),
         [*_terminal(document, width), *_verdict(document, width, now_ms)],
@@ -140,13 +141,13 @@ def _end(document: Document, now_ms: float | None) -> float:
     return max(times, default=0.0)
 
 
-def _stages(document: Document, width: int | None, marks: Marks, end_ms: float) -> list[Line]:
+def _stages(document: Document, live: Live | None, width: int | None, marks: Marks, end_ms: float) -> list[Line]:
     """A row a replica; where there were several attempts, a table each, with the same columns and the same axis."""
     if not document["stages"]:
         return []
     attempts = document["attempts"] or [{"number": 1, "why": None, "stages": document["stages"]}]
     rows = [(attempt["number"], name, stage) for attempt in attempts for name, stage in attempt["stages"].items()]
-    columns, left_out, bars = _columns(document, rows, width, marks, end_ms)
+    columns, left_out, bars = _columns(document, live, rows, width, marks, end_ms)
     heading, *drawn = table(columns)
     shown = [Line(heading, "bold")]
     for attempt in attempts:
@@ -160,6 +161,7 @@ def _stages(document: Document, width: int | None, marks: Marks, end_ms: float) 
 
 def _columns(
     document: Document,
+    live: Live | None,
     rows: Sequence[tuple[int, str, Document]],
     width: int | None,
     marks: Marks,
@@ -190,7 +192,7 @@ def _columns(
             until_ms=_given_up(document, attempt),
             queued=[(one.begin_ms, one.end_ms) for one in queued if _waited(document, one, name, attempt)],
             over=document["state"] == "ended" or attempt < last,
-            now=present(document.get("live"), name, attempt, end_ms, marks),
+            now=present(live, name, attempt, end_ms, marks),
         )
         for attempt, name, stage in rows
     ]
@@ -213,10 +215,10 @@ def _waited(document: Document, stretch: Stretch, stage: str, attempt: int) -> b
     return stretch.attempt == attempt and (planned is None or stage in planned.split(","))
 
 
-def _queued(document: Document, width: int | None, end_ms: float) -> list[Line]:
+def _queued(document: Document, live: Live | None, width: int | None, end_ms: float) -> list[Line]:
     """How long and why; of one that still is, the live answer tells instead, where there is one."""
     found = stretches(document, end_ms)
-    if found and found[-1].open and (document.get("live") or {}).get("queue"):
+    if found and found[-1].open and live is not None and live.queue:
         return []
     return [Line(text) for text in wrapped(told(found), width)] if found else []
 

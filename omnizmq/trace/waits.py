@@ -12,7 +12,7 @@ from dataclasses import replace
 from omnizmq.trace.blame import Blame, doing
 from omnizmq.trace.causes import Cause
 from omnizmq.trace.facts import Fact
-from omnizmq.trace.live import Queue
+from omnizmq.trace.live import Queued
 from omnizmq.trace.scene import Node, Scene
 from omnizmq.trace.timeline import names, number, text
 from omnizmq.trace.wait import Wait, of_router
@@ -85,7 +85,7 @@ def _queue(scene: Scene) -> Wait | None:
         return None
     now = live.queue if live is not None else None
     if now is None and queued is not None:
-        now = Queue(
+        now = Queued(
             text(queued.detail, "why") or "",
             text(queued.detail, "lacks") or queued.stage,
             text(queued.detail, "replicas"),
@@ -107,7 +107,7 @@ _LACKS = {
 }
 
 
-def _queued(scene: Scene, queue: Queue) -> Wait:
+def _queued(scene: Scene, queue: Queued) -> Wait:
     of = f" of {queue.lacks}" if queue.lacks else ""
     what, lack = _LACKS.get(queue.why, ("a replica with room", "no replica{of} has room"))
     since_ns = queue.since_ns or scene.last_ns
@@ -127,7 +127,7 @@ def _queued(scene: Scene, queue: Queue) -> Wait:
     return Wait(cause, what, _who_has_to_move(queue), since_ns, text_, queue.lacks, replica)
 
 
-def _who_has_to_move(queue: Queue) -> str:
+def _who_has_to_move(queue: Queued) -> str:
     """So that it gets its places: the replica where the stage has one alone, else any of the stage's."""
     if queue.why == "drained":
         return "operator"

@@ -14,6 +14,7 @@ from omnizmq.protocol import AskStage, AskTrace, OutputCredit, SubmitStage, Trac
 from omnizmq.router.inquiries import ANSWER_S, MAX_OPEN
 from omnizmq.router.messages import ClientSent, Effect, Input, ReplicaStarting, Ticked, ToClient
 from omnizmq.trace.facts import Fact
+from omnizmq.trace.live import read
 
 REQUEST = rid("demo")
 TWO = "thinker:text > voice:audio"
@@ -71,6 +72,11 @@ def answered(effects: list[Effect]) -> dict[str, Any] | None:
     (frame,) = [one.frame for one in effects if isinstance(one, ToClient) and isinstance(one.frame, Traced)]
     document: dict[str, Any] | None = None if frame.json is None else msgspec.json.decode(frame.json)
     return document
+
+
+def is_all_read(document: dict[str, Any]) -> bool:
+    """Whether readers of the trace know each of its keys."""
+    return bool(msgspec.json.decode(msgspec.json.encode(read(document))) == document)
 
 
 class TestT1Facts:
@@ -191,6 +197,9 @@ class TestT1WhyItWaits:
         queue = document["queue"]
         assert (queue["why"], queue["lacks"], queue["since_ns"]) == (why, "thinker", int(100e9))
         assert "thinker/0" in queue["replicas"]
+        live = read(document)
+        assert live is not None
+        assert msgspec.to_builtins(live.queue) == queue
 
     def test_t1_others_wait_before_it_for_the_same_places(self) -> None:
         play = router("thinker:text", stages={"thinker": {"max_inflight": 1}}, priority_age_s=1.0)
@@ -235,6 +244,7 @@ class TestT1Questions:
         assert (answer["edges"][0]["to"], answer["edges"][0]["full"]) == ("voice", "ring")
         assert answer["edges"][0]["holders"] == ["other-1"]
         assert answer["caller"]["unread_bytes"] == 10
+        assert is_all_read(document)
 
     def test_t1_a_worker_that_is_silent_is_named_when_its_time_is_over(self) -> None:
         play = running()

@@ -12,7 +12,7 @@ from omnizmq.trace.summary import summarize
 
 def drawn(facts: list[Fact], stage: str, end_ms: float = 100.0, cells: int = 20, over: bool = False) -> str:
     """Of the stage's first attempt."""
-    document = summarize(facts, live=True)
+    document = summarize(facts, running=True)
     events = [event for event in document["events"] if event.get("stage") == stage]
     return bar(document["attempts"][0]["stages"][stage], events, end_ms, cells, over=over)
 
@@ -59,7 +59,7 @@ def test_the_legend_explains_the_marks_that_occur() -> None:
 
 
 def test_what_gave_its_last_output_long_ago_does_not_look_as_if_it_gave_any() -> None:
-    document = summarize([*stories.started(), stories.fact(20, "first_output", "thinker")], live=True)
+    document = summarize([*stories.started(), stories.fact(20, "first_output", "thinker")], running=True)
     events = [event for event in document["events"] if event.get("stage") == "thinker"]
     stage = document["stages"]["thinker"]
     quiet = stage | {"last_output_ms": 40.0}
@@ -87,7 +87,7 @@ def test_what_gave_its_last_output_long_ago_does_not_look_as_if_it_gave_any() ->
     ],
 )
 def test_t1_of_what_has_ended_nothing_is_shown_that_is_not_known(more: list[Fact], shown: str) -> None:
-    document = summarize([*stories.started(), stories.fact(20.5, "first_output", "thinker"), *more], live=False)
+    document = summarize([*stories.started(), stories.fact(20.5, "first_output", "thinker"), *more], running=False)
     events = [event for event in document["events"] if event.get("stage") == "thinker"]
     assert bar(document["stages"]["thinker"], events, 100.0, 10, over=True).rstrip() == shown
 

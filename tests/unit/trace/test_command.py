@@ -67,7 +67,7 @@ def test_t1_json_is_the_summary_of_an_ended_request_and_nothing_else() -> None:
     assert result.exit_code == 0
     assert result.stderr == ""
     extra = {"deployment": "d", "started_at": "2023-11-14T22:13:25+00:00", "other_matches": 0, "other_deployments": []}
-    assert json.loads(result.stdout) == summarize(stories.spoken(), live=False) | extra
+    assert json.loads(result.stdout) == summarize(stories.spoken(), running=False) | extra
 
 
 def test_t1_a_request_id_is_as_good_as_an_external_id() -> None:

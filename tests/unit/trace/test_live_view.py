@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from omnizmq.trace.bars import BLOCKS
+from omnizmq.trace.live import read
 from omnizmq.trace.live_view import live_lines, present
 
 NOW = 100_000_000_000
@@ -82,7 +83,7 @@ def edge(**known: Any) -> dict[str, Any]:
 
 
 def text(document: dict[str, Any] | None, width: int | None = None) -> list[str]:
-    return [line.text for line in live_lines(document, width)]
+    return [line.text for line in live_lines(read(document), width)]
 
 
 def test_without_a_live_document_there_is_nothing_to_show() -> None:
@@ -92,8 +93,8 @@ def test_without_a_live_document_there_is_nothing_to_show() -> None:
 def test_a_stage_and_what_its_worker_says() -> None:
     assert text(live({"thinker": stage("thinker/0", answer=answer())})) == [
         "now: running, its caller is connected",
-        "stage      request         engine          slots  wait  out  last made",
-        "thinker/0  runs for 2.0 s  stepping 1.0 s    3/8     5    7  4.0 s ago",
+        "stage      request         engine          slots  wait  out  last moved",
+        "thinker/0  runs for 2.0 s  stepping 1.0 s    3/8     5    7   4.0 s ago",
         "outputs sent to its caller: thinker 5",
     ]
 
@@ -178,7 +179,7 @@ def test_r1_a_stage_that_has_taken_all_that_came_waits_for_more() -> None:
         document = live({"b": stage("b/0", answer=answer(engine="idle", inputs=inputs))})
         assert f"  {shown}  " in text(document)[2]
         mark = BLOCKS.waits if shown.startswith("waits") else BLOCKS.computes
-        assert present(document, "b", 1, 10_000.0, BLOCKS) == (6000.0, mark)
+        assert present(read(document), "b", 1, 10_000.0, BLOCKS) == (6000.0, mark)
 
 
 @pytest.mark.parametrize("width", [60, 80, 100])
@@ -202,9 +203,9 @@ def test_at_every_width_nothing_is_cut_and_what_the_request_does_is_there(width:
 )
 def test_what_a_bar_shows_of_the_present(state: str, shown: object) -> None:
     document = live({"thinker": stage("thinker/0", answer=answer(state)), "talker": stage("talker/0")})
-    assert present(document, "thinker", 1, 10_000.0, BLOCKS) == shown
-    assert present(document, "thinker", 2, 10_000.0, BLOCKS) is None
-    assert present(document, "talker", 1, 10_000.0, BLOCKS) is None
+    assert present(read(document), "thinker", 1, 10_000.0, BLOCKS) == shown
+    assert present(read(document), "thinker", 2, 10_000.0, BLOCKS) is None
+    assert present(read(document), "talker", 1, 10_000.0, BLOCKS) is None
     assert present(None, "talker", 1, 10_000.0, BLOCKS) is None
     silent = document | {"silent": ["talker/0"]}
-    assert present(silent, "talker", 1, 10_000.0, BLOCKS) == (9500.0, BLOCKS.silent)
+    assert present(read(silent), "talker", 1, 10_000.0, BLOCKS) == (9500.0, BLOCKS.silent)

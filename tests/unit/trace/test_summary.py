@@ -32,7 +32,7 @@ KEYS = ["request_id", "external_id", "state", "verdict", "stages", "edges", "ter
 
 
 def test_t1_a_complete_request_in_full() -> None:
-    document = summarize(stories.spoken(), live=False)
+    document = summarize(stories.spoken(), running=False)
     assert list(document) == KEYS
     assert document["request_id"] == stories.REQUEST
     assert document["external_id"] == "demo"
@@ -61,7 +61,7 @@ def test_t1_a_complete_request_in_full() -> None:
 
 def test_p3_a_text_only_request_shows_the_stages_that_were_not_planned_with_nulls() -> None:
     facts = [*stories.asked(stories.TEXT), *stories.bound(2, "thinker"), *stories.registered(3, "thinker")]
-    stages = summarize(facts, live=True)["stages"]
+    stages = summarize(facts, running=True)["stages"]
     assert list(stages) == ["thinker", "talker", "code2wav"]
     assert stages["thinker"]["submitted_ms"] == 3.0
     assert stages["talker"] == stages["code2wav"] == dict.fromkeys(STAGE_KEYS)
@@ -69,14 +69,14 @@ def test_p3_a_text_only_request_shows_the_stages_that_were_not_planned_with_null
 
 def test_s2_a_fact_that_was_not_recorded_is_not_derived_from_another() -> None:
     facts = [fact for fact in stories.spoken() if fact.event not in ("submitted", "input_ready")]
-    stage = summarize(facts, live=False)["stages"]["talker"]
+    stage = summarize(facts, running=False)["stages"]["talker"]
     assert stage["submitted_ms"] is None
     assert stage["input_ready_ms"] is None
     assert stage["first_output_ms"] == 60.0
 
 
 def test_a_moment_in_a_detail_is_in_milliseconds_too() -> None:
-    events = summarize(stories.spoken(), live=False)["events"]
+    events = summarize(stories.spoken(), running=False)["events"]
     edge = next(event for event in events if event["event"] == "edge")
     assert (edge["first_ms"], edge["last_ms"], edge["to"]) == (40.5, 88.0, "talker")
     assert "first_ns" not in edge
@@ -84,39 +84,39 @@ def test_a_moment_in_a_detail_is_in_milliseconds_too() -> None:
 
 def test_a_duration_in_a_detail_is_no_moment() -> None:
     edge = stories.fact(50, "edge", "thinker", {"to": "talker", "chunks": 1, "parked_ns": 2_500_000, "last_ns": 0})
-    (event,) = (event for event in summarize([*stories.started(), edge], live=True)["events"] if "to" in event)
+    (event,) = (event for event in summarize([*stories.started(), edge], running=True)["events"] if "to" in event)
     assert (event["parked_ms"], event["last_ms"]) == (2.5, None)
 
 
 def test_t2_what_the_router_answered_is_shown_as_it_came() -> None:
     document = chain()
-    summary = summarize(stories.started(), live=True, inspected=document)
+    summary = summarize(stories.started(), running=True, live=document)
     assert summary["live"] == document
     assert summary["verdict"]["cause"] == "engine"
 
 
 def test_a_request_that_its_router_holds_no_more_has_ended() -> None:
-    assert summarize(stories.started(), live=True, router="unknowing")["state"] == "ended"
-    assert summarize(stories.started(), live=True, router="silent")["state"] == "live"
+    assert summarize(stories.started(), running=True, router="unknowing")["state"] == "ended"
+    assert summarize(stories.started(), running=True, router="silent")["state"] == "live"
 
 
 def test_an_edge_without_chunks_has_null_times() -> None:
     empty = stories.fact(50, "edge", "thinker", {"to": "talker", "chunks": 0, "bytes": 0, "first_ns": 0, "last_ns": 0})
-    (edge,) = summarize([*stories.started(), empty], live=True)["edges"]
+    (edge,) = summarize([*stories.started(), empty], running=True)["edges"]
     assert edge == {"from": "thinker", "to": "talker", "chunks": 0, "bytes": 0, "first_ms": None, "last_ms": None}
 
 
 def test_of_several_counts_of_an_edge_the_highest_is_shown_and_only_of_the_last_attempt() -> None:
     early, late = (stories.edge(50, "thinker", "talker", chunks, 40, 45) for chunks in (2, 5))
     for facts in ([early, late], [late, early]):
-        (edge,) = summarize([*stories.started(), *facts], live=True)["edges"]
+        (edge,) = summarize([*stories.started(), *facts], running=True)["edges"]
         assert edge["chunks"] == 5
-    assert summarize([*stories.redriven(), late], live=True)["edges"] == []
+    assert summarize([*stories.redriven(), late], running=True)["edges"] == []
 
 
 def test_of_a_fact_that_came_twice_the_first_counts() -> None:
     facts = [*stories.started(), stories.fact(9, "submitted", "thinker")]
-    assert summarize(facts, live=True)["stages"]["thinker"]["submitted_ms"] == 5.0
+    assert summarize(facts, running=True)["stages"]["thinker"]["submitted_ms"] == 5.0
 
 
 def test_f1_an_error_has_code_stage_replica_message_and_whether_a_retry_helps() -> None:
@@ -126,7 +126,7 @@ def test_f1_an_error_has_code_stage_replica_message_and_whether_a_retry_helps() 
         "error_replica": "talker/0",
         "error_message": "gone",
     }
-    document = summarize([*stories.started(), stories.terminal(99, "error", **error)], live=True)
+    document = summarize([*stories.started(), stories.terminal(99, "error", **error)], running=True)
     assert document["state"] == "ended"
     assert document["terminal"]["error"] == {
         "code": "replica_lost",
@@ -138,7 +138,7 @@ def test_f1_an_error_has_code_stage_replica_message_and_whether_a_retry_helps() 
 
 
 def test_f2_stages_and_edges_are_those_of_the_last_attempt() -> None:
-    document = summarize(stories.redriven(), live=False)
+    document = summarize(stories.redriven(), running=False)
     assert document["stages"]["talker"]["engine_id"] == f"{stories.REQUEST}/2/talker"
     assert [(attempt["number"], attempt["why"]) for attempt in document["attempts"]] == [(1, None), (2, "replica_lost")]
     assert document["attempts"][0]["stages"]["talker"]["finish_reason"] == "error"
@@ -148,23 +148,23 @@ def test_f2_stages_and_edges_are_those_of_the_last_attempt() -> None:
 
 @pytest.mark.parametrize(("live", "state"), [(True, "live"), (False, "ended")])
 def test_a_request_without_a_terminal_is_live_while_its_deployment_is(live: bool, state: str) -> None:
-    assert summarize(stories.started(), live=live)["state"] == state
+    assert summarize(stories.started(), running=live)["state"] == state
 
 
 def test_time_zero_is_the_clients_asked_wherever_it_stands() -> None:
     facts = stories.spoken()
-    assert summarize([*facts[1:], facts[0]], live=False) == summarize(facts, live=False)
+    assert summarize([*facts[1:], facts[0]], running=False) == summarize(facts, running=False)
 
 
 def test_a_client_whose_clock_runs_ahead_makes_no_negative_times() -> None:
     facts = [stories.fact(10**6, "asked"), *stories.started()[1:]]
-    events = summarize(facts, live=True)["events"]
+    events = summarize(facts, running=True)["events"]
     assert events[0]["at_ms"] == 0.0
     assert events[0]["event"] == "received"
 
 
 def test_nothing_at_all_has_a_summary() -> None:
-    document = summarize([], live=False)
+    document = summarize([], running=False)
     assert list(document) == KEYS
     assert document["request_id"] is None
     assert document["events"] == []
@@ -174,7 +174,7 @@ STORIES = [stories.spoken(), stories.redriven(), [*stories.started(), stories.fa
 
 
 def check(facts: list[Fact], *, live: bool) -> dict[str, Any]:
-    document = summarize(facts, live=live)
+    document = summarize(facts, running=live)
     assert list(document) == KEYS
     assert list(document["verdict"]) == VERDICT_KEYS
     assert document["verdict"]["text"]
@@ -196,7 +196,7 @@ def test_any_part_of_a_story_in_any_order_has_a_summary(story: list[Fact], data:
 @settings(deadline=None, derandomize=True, max_examples=200)
 @given(order=st.permutations(stories.spoken()))
 def test_the_order_in_which_facts_were_recorded_does_not_matter(order: list[Fact]) -> None:
-    document, whole = summarize(order, live=False), summarize(stories.spoken(), live=False)
+    document, whole = summarize(order, running=False), summarize(stories.spoken(), running=False)
     # Facts of one moment have no order among themselves.
     key = json.dumps
     assert sorted(document.pop("events"), key=key) == sorted(whole.pop("events"), key=key)
@@ -245,7 +245,7 @@ def test_facts_that_make_no_sense_have_a_summary_too(facts: list[Fact], live: bo
 
 def test_f2_a_stage_whose_replica_died_does_not_look_healthy() -> None:
     died = stories.fact(40, "replica_lost", "talker", {"replica": "talker/0", "reason": "killed by SIGKILL"})
-    document = summarize([*stories.started(), died], live=True)
+    document = summarize([*stories.started(), died], running=True)
     assert document["stages"]["talker"]["finish_reason"] == "error"
     assert document["stages"]["talker"]["finished_ms"] is None  # it never reported its end (S2)
     assert document["stages"]["thinker"]["finish_reason"] is None
@@ -254,7 +254,7 @@ def test_f2_a_stage_whose_replica_died_does_not_look_healthy() -> None:
 @pytest.mark.parametrize("number", [math.nan, math.inf, -math.inf])
 def test_what_json_cannot_say_is_null(number: float) -> None:
     finished = stories.fact(9, "finished", "thinker", {"usage_loss": number, "usage_tokens": 3})
-    document = summarize([*stories.started(), finished], live=True, inspected={"stages": {"thinker": [number, 0.5]}})
+    document = summarize([*stories.started(), finished], running=True, live={"stages": {"thinker": [number, 0.5]}})
     assert (document["events"][-1]["usage_loss"], document["events"][-1]["usage_tokens"]) == (None, 3)
     assert document["live"] == {"stages": {"thinker": [None, 0.5]}}
     json.dumps(document, allow_nan=False)

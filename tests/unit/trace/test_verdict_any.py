@@ -12,6 +12,7 @@ from support.trace_stories import fact, ns
 
 from omnizmq.protocol import Value
 from omnizmq.trace.facts import Fact
+from omnizmq.trace.live import read
 from omnizmq.trace.timeline import Timeline
 from omnizmq.trace.verdict import Router, judge
 
@@ -133,7 +134,7 @@ ROUTERS: st.SearchStrategy[Router] = st.sampled_from(["unasked", "silent", "unkn
 
 def check(facts: list[Fact], document: dict[str, Any] | None, running: bool, router: Router) -> None:
     timeline = Timeline(facts)
-    found = judge(timeline, live=document, running=running, router=router)
+    found = judge(timeline, live=read(document), running=running, router=router)
     assert found.text
     codes = {fact.detail.get("error_code") for fact in facts}
     assert found.cause in CAUSES | codes

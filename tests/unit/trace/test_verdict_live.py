@@ -11,6 +11,7 @@ from support.trace_stories import fact, ns
 
 from omnizmq.protocol import Value
 from omnizmq.trace.facts import Fact
+from omnizmq.trace.live import read
 from omnizmq.trace.timeline import Timeline
 from omnizmq.trace.verdict import Verdict, judge
 
@@ -21,7 +22,7 @@ WAITS = [one for one in stories.started() if one.at_ns <= ns(1)]
 
 
 def verdict(facts: list[Fact], live: Document | None, **more: Any) -> Verdict:
-    return judge(Timeline(facts), live=live, running=True, **more)
+    return judge(Timeline(facts), live=read(live), running=True, **more)
 
 
 class Case(NamedTuple):

@@ -56,16 +56,16 @@ def shown(document: dict[str, object], out: io.StringIO | None = None, **options
 
 
 def at_width(facts: list[Fact], width: int, *, live: bool = False, now_ms: float | None = None) -> list[str]:
-    return [line.text for line in lines(summarize(facts, live=live), width, now_ms=now_ms)]
+    return [line.text for line in lines(summarize(facts, running=live), width, now_ms=now_ms)]
 
 
 def test_t1_a_complete_request_piped() -> None:
-    assert shown(summarize(stories.spoken(), live=False), origin="deployment d") == SPOKEN
+    assert shown(summarize(stories.spoken(), running=False), origin="deployment d") == SPOKEN
 
 
 @pytest.mark.usefixtures("colours")
 def test_t1_the_same_on_a_terminal_in_colour() -> None:
-    text = shown(summarize(stories.spoken(), live=False), Terminal())
+    text = shown(summarize(stories.spoken(), running=False), Terminal())
     assert "\x1b[1;32mcomplete after 200 ms, finish reason stop\x1b[0m" in text
     assert "\x1b[32m█" in text
 
@@ -73,7 +73,7 @@ def test_t1_the_same_on_a_terminal_in_colour() -> None:
 @pytest.mark.usefixtures("colours")
 def test_without_colours_where_none_are_wanted(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("NO_COLOR", "1")
-    assert "\x1b[1mcomplete" in shown(summarize(stories.spoken(), live=False), Terminal())
+    assert "\x1b[1mcomplete" in shown(summarize(stories.spoken(), running=False), Terminal())
 
 
 @pytest.mark.parametrize("width", [200, 100, 80, 60, 40])
@@ -84,7 +84,7 @@ def test_at_every_width_no_line_is_cut_and_the_important_is_there(facts: list[Fa
     text = " ".join(found)
     for important in ("thinker/0", "talker/0", "code2wav/0", "end", "reason", stories.REQUEST):
         assert important in text
-    assert "".join(summarize(facts, live=False)["verdict"]["text"].split()) in "".join(text.split())
+    assert "".join(summarize(facts, running=False)["verdict"]["text"].split()) in "".join(text.split())
 
 
 def test_the_bar_takes_the_room_that_there_is() -> None:
@@ -99,7 +99,7 @@ def test_a_narrow_terminal_says_which_columns_it_has_no_room_for() -> None:
 
 
 def test_t2_the_bars_of_a_live_request_go_on_to_now_and_it_says_whose_move_it_is() -> None:
-    document = summarize(stories.started(), live=True)
+    document = summarize(stories.started(), running=True)
     now = shown(document, now_ms=5000.0)
     assert "5.0 s  submit" in now
     assert f"thinker/0   {'░' * 40}" in now
@@ -108,17 +108,17 @@ def test_t2_the_bars_of_a_live_request_go_on_to_now_and_it_says_whose_move_it_is
 
 
 def test_p3_a_stage_that_was_not_planned_has_an_empty_row() -> None:
-    text = shown(summarize(stories.asked(stories.TEXT), live=True))
+    text = shown(summarize(stories.asked(stories.TEXT), running=True))
     (row,) = [line for line in text.splitlines() if line.startswith("code2wav")]
     assert row.split() == ["code2wav", *["-"] * 6]
 
 
 def test_nothing_can_be_shown() -> None:
-    assert "nothing is known" in shown(summarize([], live=True))
+    assert "nothing is known" in shown(summarize([], running=True))
 
 
 def test_f2_attempts_are_apart_and_what_was_given_up_ends_where_the_next_begins() -> None:
-    rows = shown(summarize(stories.redriven(), live=True)).splitlines()
+    rows = shown(summarize(stories.redriven(), running=True)).splitlines()
     first, second = rows.index("attempt 1"), rows.index("attempt 2 after replica_lost")
     assert [row.split()[0] for row in rows[first + 1 : second]] == ["thinker/0", "talker/0", "code2wav/0"]
     assert [row.split()[0] for row in rows[second + 1 : second + 4]] == ["thinker/0", "talker/0", "code2wav/0"]
@@ -129,7 +129,7 @@ def test_f2_attempts_are_apart_and_what_was_given_up_ends_where_the_next_begins(
 def test_what_was_asked_for_and_what_was_counted() -> None:
     plan = stories.SPEECH | {"modalities": "text,audio", "deadline_s": 30.0, "priority": 2}
     facts = [*stories.asked(plan), stories.fact(50, "finished", "thinker", {"outputs": 3, "usage_tokens": 12})]
-    text = shown(summarize(facts, live=False))
+    text = shown(summarize(facts, running=False))
     assert "ended, modalities text,audio, deadline 30 s, priority 2\n" in text
     assert "usage of thinker: tokens 12\n" in text
 
@@ -137,7 +137,7 @@ def test_what_was_asked_for_and_what_was_counted() -> None:
 def test_b1_for_how_long_an_edge_was_parked() -> None:
     detail: dict[str, Any] = {"to": "talker", "chunks": 8, "bytes": 2048, "parked_ns": 2_500_000_000}
     facts = [*stories.started(), stories.fact(91, "edge", "thinker", detail)]
-    document = summarize(facts, live=True)
+    document = summarize(facts, running=True)
     for event in document["events"]:
         if event["event"] == "edge":
             event["parked_ms"] = 2500.0
@@ -151,7 +151,7 @@ def test_b1_for_how_long_an_edge_was_parked() -> None:
 def test_a_message_cannot_steer_the_terminal_nor_the_markup() -> None:
     error: dict[str, Any] = {"error_code": "stage_error", "error_message": "\x1b[2J\x07[red]boom\r\nbye"}
     facts = [*stories.started(), stories.terminal(99, "error", **error)]
-    text = shown(summarize(facts, live=False))
+    text = shown(summarize(facts, running=False))
     assert "failed after 99 ms: stage_error: ?[2J?[red]boom??bye; what was awaited: " in text
     assert "\x1b" not in text
 
@@ -159,13 +159,13 @@ def test_a_message_cannot_steer_the_terminal_nor_the_markup() -> None:
 def test_b2_what_was_queued_is_drawn_and_said() -> None:
     facts = [*stories.asked(stories.TEXT), stories.fact(2, "queued", detail={"why": "behind"})]
     facts.append(stories.fact(20, "queued", detail={"why": "full", "lacks": "thinker"}))
-    live = shown(summarize(facts, live=True), now_ms=42.0)
+    live = shown(summarize(facts, running=True), now_ms=42.0)
     assert "thinker    ▁▁▁▁▁▁" in live
     assert "talker     ▁" not in live  # it is not planned
     assert "queued 40 ms so far: others were before it, then all places of thinker were taken\n" in live
     facts += [*stories.bound(50, "thinker"), *stories.registered(51, "thinker"), stories.fact(53, "running", "thinker")]
     facts += [stories.finished(100, "thinker", outputs=0), stories.terminal(100, stage="thinker")]
-    ended = shown(summarize(facts, live=False))
+    ended = shown(summarize(facts, running=False))
     assert f"thinker/0  {'▁' * 20}·{'░' * 19}" in ended
     assert "▁ queued" in ended
     assert "queued 48 ms: others were before it, then all places of thinker were taken\n" in ended
@@ -176,7 +176,7 @@ def test_a_live_answer_tells_of_a_queue_alone() -> None:
     inspected: dict[str, Any] = {"attempt": 1, "now_ns": 2, "phase": "waiting", "caller": True, "deadline_ns": None}
     inspected |= {"queue": queue, "stages": {}, "deliveries": {}, "silent": []}
     facts = [*stories.asked(), stories.fact(2, "queued", detail={"why": "full", "lacks": "thinker"})]
-    text = shown(summarize(facts, live=True) | {"live": inspected}, now_ms=42.0)
+    text = shown(summarize(facts, running=True) | {"live": inspected}, now_ms=42.0)
     assert "queued for" in text
     assert "queued 40 ms" not in text
 
@@ -187,12 +187,12 @@ def test_f1_who_failed_is_named_and_who_only_heard_of_it_is_not_blamed() -> None
     facts.append(
         stories.terminal(99, "error", error_code="stage_error", error_stage="talker", error_replica="talker/0")
     )
-    text = shown(summarize(facts, live=False))
+    text = shown(summarize(facts, running=False))
     assert "ended at 99 ms: stage_error in talker/0\n" in text
     reasons = {row.split()[0]: row.split()[-1] for row in text.splitlines()[4:7]}
     assert reasons == {"thinker/0": "-", "talker/0": "error", "code2wav/0": "(talker)"}
     text = shown(
-        summarize([*stories.started(), stories.terminal(99, "error", error_code="deadline_exceeded")], live=False)
+        summarize([*stories.started(), stories.terminal(99, "error", error_code="deadline_exceeded")], running=False)
     )
     assert "ended at 99 ms: deadline_exceeded\n" in text
 
@@ -200,7 +200,7 @@ def test_f1_who_failed_is_named_and_who_only_heard_of_it_is_not_blamed() -> None
 def test_an_ended_request_shows_nothing_that_is_not_known() -> None:
     gave = [stories.fact(40, "first_output", "thinker"), stories.fact(60, "last_output", "thinker", {"outputs": 5})]
     facts = [*stories.started(), *gave, stories.terminal(200, "error", error_code="deadline_exceeded")]
-    text = shown(summarize(facts, live=False))
+    text = shown(summarize(facts, running=False))
     (row,) = [line for line in text.splitlines() if line.startswith("thinker/0")]
     assert row.split()[:2] == ["thinker/0", "·░░░░░░████" + "?" * 28]
     assert row.split()[-2:] == ["5", "-"]
@@ -240,7 +240,7 @@ def test_an_edge_table_fits_a_very_narrow_terminal() -> None:
 def test_an_output_that_is_not_unicode_gets_bars_of_ascii() -> None:
     raw = io.BytesIO()
     out = io.TextIOWrapper(raw, encoding="ascii")
-    show(summarize(stories.spoken(), live=False), out, origin="déploiement")
+    show(summarize(stories.spoken(), running=False), out, origin="déploiement")
     out.flush()
     text = raw.getvalue().decode("ascii")
     assert "thinker/0    .------##########_ " in text
