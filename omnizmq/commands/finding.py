@@ -42,8 +42,8 @@ class Found(NamedTuple):
     traced: bool = True
 
     @property
-    def may_go_on(self) -> bool:
-        """Whether the process that traced it is the deployment's router, and runs."""
+    def running(self) -> bool:
+        """Whether the deployment that traced it still runs, by the same router."""
         return not self.about.ended and self.about.pid == self.store.pid
 
     @property
@@ -63,11 +63,11 @@ class Found(NamedTuple):
         return shown if self.traced else f"{shown} (tracing is off: live answers alone)"
 
     @property
-    def goes_on(self) -> bool:
+    def may_be_live(self) -> bool:
         """Whether its router may hold it: it runs, and no fact tells of an end."""
         from omnizmq.trace.timeline import Timeline
 
-        return self.may_go_on and Timeline(self.facts).end is None
+        return self.running and Timeline(self.facts).end is None
 
     def now_ms(self, document: Mapping[str, Any]) -> float | None:
         """When its router gave the live answer that the document holds, or else now; on the document's clock."""

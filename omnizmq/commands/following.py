@@ -27,7 +27,7 @@ Draw = Callable[[Found, Document], None]
 
 def follow(id_: str | None, connect: str | None, *, as_json: bool) -> Found:
     """The request once it has ended; with `as_json` nothing is shown. Raises `NotFoundError` where none comes."""
-    from omnizmq.trace.view import console_for
+    from omnizmq.commands.terminal.console import console_for
 
     found = _awaited(id_, connect)
     console = console_for(sys.stdout)
@@ -89,7 +89,8 @@ def _in_place(found: Found) -> Found:
     from rich.console import Group
     from rich.live import Live
 
-    from omnizmq.trace.view import console_for, lines, marks_for, show, styled
+    from omnizmq.commands.terminal.console import console_for, marks_for, styled
+    from omnizmq.commands.terminal.view import lines, show
 
     console = console_for(sys.stdout)
     latest: tuple[Found, Document] = look(found)
@@ -144,6 +145,6 @@ def event_line(event: Document) -> str:
 
 
 def _clean(text: str) -> str:
-    from omnizmq.trace.layout import clean
+    from omnizmq.commands.terminal.layout import clean
 
     return clean(text)

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from omnizmq.commands.finding import Found, Store, again
 
 if TYPE_CHECKING:
-    from omnizmq.trace.verdict import Router
+    from omnizmq.trace.verdict import RouterIs
 
 LIMIT_S = 0.9
 """For all questions to one deployment, closing apart. Its router gives workers half a second."""
@@ -28,10 +28,10 @@ _POLL_S = 0.05
 
 
 class Inspected(NamedTuple):
-    """The live document of a request, or why there is none."""
+    """The live document of a request, if its router is "answering"; or why there is none."""
 
     document: dict[str, Any] | None
-    router: Router
+    router: RouterIs
 
 
 _UNASKED = Inspected(None, "unasked")
@@ -53,7 +53,7 @@ def look_at(requests: Sequence[Found]) -> list[Look]:
     """At each, in their order; each deployment is asked once."""
     live: dict[str, list[str]] = {}
     for found in requests:
-        if found.goes_on:
+        if found.may_be_live:
             live.setdefault(found.store.name, []).append(found.about.request_id)
     answers = {
         (name, id_): answer for name, ids in live.items() for id_, answer in zip(ids, inspect(name, ids), strict=True)
@@ -74,7 +74,7 @@ def _look(found: Found, answer: Inspected, until: float) -> Look:
         with suppress(OmnizmqError):  # its trace may hold no row of it
             found = again(found)  # what has happened while it was asked
     router = "lost" if found.lost else answer.router
-    document = summarize(found.facts, running=found.may_go_on, live=answer.document, router=router)
+    document = summarize(found.facts, running=found.running, live=answer.document, router=router)
     return Look(found, document)
 
 
@@ -83,7 +83,7 @@ def _written(found: Found, until: float) -> Found:
     from omnizmq.errors import OmnizmqError
 
     with suppress(OmnizmqError):  # its trace may have been removed meanwhile
-        while (found := again(found)).goes_on and time.monotonic() < until:
+        while (found := again(found)).may_be_live and time.monotonic() < until:
             time.sleep(_POLL_S)
     return found
 
@@ -127,7 +127,7 @@ async def _inspect(name: str, ids: Sequence[str]) -> list[Inspected]:
     async def ask() -> list[Inspected]:
         async with AsyncClient.connect(name, operator=True) as client:
             documents = await asyncio.gather(*(client.inspect(id_) for id_ in ids))
-        return [Inspected(one, "unasked" if one is not None else "unknowing") for one in documents]
+        return [Inspected(one, "unknowing" if one is None else "answering") for one in documents]
 
     try:
         async with asyncio.timeout(LIMIT_S):

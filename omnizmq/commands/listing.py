@@ -15,7 +15,7 @@ from omnizmq.commands.finding import Found, Store, each, stores
 from omnizmq.commands.inspecting import MAX_ASKED, inspect, look_at
 
 if TYPE_CHECKING:
-    from omnizmq.trace.layout import Line
+    from omnizmq.commands.terminal.layout import Line
     from omnizmq.trace.store import Outcome, TraceReader
 
 LIMIT = 10
@@ -104,7 +104,7 @@ def _live(store: Store, reader: TraceReader, limit: int) -> list[Listed]:
     now_ns, listed = time.monotonic_ns(), []
     for request_id in islice(_held(store, reader.unended()), limit):
         found = _found(store, reader, request_id)
-        if found is not None and found.may_go_on and found.facts:
+        if found is not None and found.running and found.facts:
             began_ns = min(fact.at_ns for fact in found.facts)
             listed.append(Listed(found, (now_ns - began_ns) / 1e6, "live"))
     return listed
@@ -145,20 +145,20 @@ def documents(listed: Sequence[Listed]) -> list[dict[str, Any]]:
 
 def show(listed: Sequence[Listed], nothing: str) -> None:
     """A line each on stdout; on a terminal, verdicts wrap. `nothing` is said where the list is empty."""
-    from omnizmq.trace.layout import Line
-    from omnizmq.trace.view import console_for, write
+    from omnizmq.commands.terminal.console import console_for, write
+    from omnizmq.commands.terminal.layout import Line
 
     out = sys.stdout
     console = console_for(out)
-    shown = lines(listed, console.width if out.isatty() else None) if listed else [Line(nothing)]
-    write(shown, console)
+    width = console.width if out.isatty() else None
+    write(lines(listed, documents(listed), width) if listed else [Line(nothing)], console)
 
 
-def lines(listed: Sequence[Listed], width: int | None) -> list[Line]:
-    """In at most `width` cells a line; None: a line each."""
-    from omnizmq.trace.layout import GAP, Column, Line, clean, duration, fit, table, wrapped
+def lines(listed: Sequence[Listed], shown: Sequence[dict[str, Any]], width: int | None) -> list[Line]:
+    """`shown`: their documents. In at most `width` cells a line; None: a line each. Pure."""
+    from omnizmq.commands.terminal.layout import GAP, Column, Line, clean, fit, left_out, table, wrapped
+    from omnizmq.trace.words import duration
 
-    shown = documents(listed)
     columns = [
         Column("when", [f"{one.found.started.astimezone():%Y-%m-%d %H:%M:%S}" for one in listed], drop=2),
         Column("id", list(map(itemgetter("external_id"), shown))),
@@ -166,7 +166,7 @@ def lines(listed: Sequence[Listed], width: int | None) -> list[Line]:
         Column("took", [duration(one.duration_ms) for one in listed], right=True),
         Column("outcome", [one["verdict"].get("cause") or one["outcome"] for one in shown]),
     ]
-    kept, left_out = fit(columns, width)
+    kept, gone = fit(columns, width)
     heading, *rows = table(kept)
     begin = sum(column.width + len(GAP) for column in kept)
     if width is None:
@@ -180,6 +180,4 @@ def lines(listed: Sequence[Listed], width: int | None) -> list[Line]:
         else:
             first, *more = wrapped(one["verdict"]["text"], width - begin)
             made += [Line(f"{row.ljust(begin)}{first}"), *(Line(" " * begin + text) for text in more)]
-    if left_out:
-        made.append(Line(f"no room here for: {', '.join(left_out)}", "dim"))
-    return made
+    return made + left_out(gone, width)

@@ -9,7 +9,7 @@ from typing import Any
 import click
 
 from omnizmq.commands import options
-from omnizmq.trace.layout import duration
+from omnizmq.trace.words import duration
 
 
 @click.command()

@@ -128,7 +128,7 @@ def _written(perfetto: Path | None, requests: Sequence[Found]) -> dict[str, Any]
     from omnizmq.trace.perfetto import encode
 
     names = ", ".join(dict.fromkeys(found.store.name for found in requests))
-    now_ns = time.monotonic_ns() if any(found.may_go_on for found in requests) else None
+    now_ns = time.monotonic_ns() if any(found.running for found in requests) else None
     save(perfetto, encode([found.facts for found in requests], deployment=names or "omnizmq", now_ns=now_ns))
     click.echo(f"omnizmq trace: wrote {perfetto}; open it at https://ui.perfetto.dev", err=True)
     return {"perfetto": str(perfetto)}
@@ -148,7 +148,7 @@ def _show(found: Found, *, as_json: bool, more: dict[str, Any]) -> None:
         }
         click.echo(json.dumps(document | extra, indent=2))
         return
-    from omnizmq.trace.view import show
+    from omnizmq.commands.terminal.view import show
 
     show(document, sys.stdout, origin=found.origin, now_ms=found.now_ms(document))
 

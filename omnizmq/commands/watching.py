@@ -70,7 +70,7 @@ async def _verdict(client: AsyncClient, request_id: str) -> str | None:
         facts = (await asyncio.to_thread(find, request_id, client.name, quiet=True)).facts
     except OmnizmqError:
         facts = ()
-    text: str = summarize(facts, running=True, live=live)["verdict"]["text"]
+    text: str = summarize(facts, running=True, live=live, router="answering")["verdict"]["text"]
     return text
 
 
@@ -97,9 +97,9 @@ class Rates:
 @contextmanager
 def _drawing(as_json: bool) -> Iterator[Draw]:
     """How each look is shown. On a terminal the last one stays."""
-    from omnizmq.commands.board import cut, lines
-    from omnizmq.trace.layout import Line
-    from omnizmq.trace.view import console_for, marks_for, styled, write
+    from omnizmq.commands.terminal.board import cut, lines
+    from omnizmq.commands.terminal.console import console_for, marks_for, styled, write
+    from omnizmq.commands.terminal.layout import Line
 
     out = sys.stdout
     console, marks = console_for(out), marks_for(out)

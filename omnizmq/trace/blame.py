@@ -13,11 +13,11 @@ from typing import NamedTuple
 
 from omnizmq.trace.causes import Cause
 from omnizmq.trace.facts import Fact
-from omnizmq.trace.layout import duration
 from omnizmq.trace.live import Caller, EdgeOut, WorkerAnswer
 from omnizmq.trace.scene import LONG_NS, Node, Scene
 from omnizmq.trace.timeline import number, text
 from omnizmq.trace.wait import Wait, of_node, of_router
+from omnizmq.trace.words import duration
 
 Seen = tuple[str, ...]
 

@@ -13,11 +13,11 @@ from omnizmq.protocol import Value
 from omnizmq.trace.absence import absences
 from omnizmq.trace.causes import Cause
 from omnizmq.trace.facts import Fact
-from omnizmq.trace.layout import duration
 from omnizmq.trace.scene import Scene
 from omnizmq.trace.timeline import Timeline, names, text
 from omnizmq.trace.wait import Wait
 from omnizmq.trace.waits import awaited
+from omnizmq.trace.words import duration
 
 COMPLETE = ("stop", "length")
 
@@ -30,7 +30,7 @@ QUEUED_NS, QUEUED_SHARE = 50_000_000, 0.1
 
 
 @dataclass(frozen=True, slots=True)
-class Outcome:
+class Ending:
     """`cause`: one of how a request has ended, or the error's code. `reason_no_output`: a `Reason`."""
 
     cause: str
@@ -40,7 +40,7 @@ class Outcome:
     reason_no_output: str | None = None
 
 
-def outcome(timeline: Timeline, end: Fact, *, whole: bool) -> Outcome:
+def outcome(timeline: Timeline, end: Fact, *, whole: bool) -> Ending:
     """`whole`: no row was lost, so that what is not there has not been."""
     if end.event == "refused":
         return _refused(end)
@@ -75,15 +75,15 @@ def _stands(fact: Fact, over_ns: int, end: Fact) -> bool:
     return fact.at_ns <= over_ns and not (fact.event == "finished" and cut_short)
 
 
-def _refused(end: Fact) -> Outcome:
+def _refused(end: Fact) -> Ending:
     code, message = text(end.detail, "code"), text(end.detail, "message")
-    return Outcome(Cause.REFUSED, ": ".join(filter(None, ("refused", code, message))))
+    return Ending(Cause.REFUSED, ": ".join(filter(None, ("refused", code, message))))
 
 
 # --- Complete ------------------------------------------------------------------------------------------------------
 
 
-def _completed(timeline: Timeline, end: Fact, reason: str | None, *, whole: bool) -> Outcome:
+def _completed(timeline: Timeline, end: Fact, reason: str | None, *, whole: bool) -> Ending:
     after = _after(timeline, end)
     after += _queued(timeline, end)
     sentence = f"complete {after}, finish reason {reason}" if reason in COMPLETE else f"ended {after}"
@@ -100,7 +100,7 @@ def _completed(timeline: Timeline, end: Fact, reason: str | None, *, whole: bool
         sentence += f"; the usage of {', '.join(who)} is missing"
         stage, replica = missing[0], _replica(timeline, missing[0])
     sentence += _attempts(timeline) + _left_behind(timeline)
-    return Outcome(Cause.COMPLETE if reason in COMPLETE else Cause.ENDED, sentence, stage, replica, absent)
+    return Ending(Cause.COMPLETE if reason in COMPLETE else Cause.ENDED, sentence, stage, replica, absent)
 
 
 def _queued(timeline: Timeline, end: Fact) -> str:
@@ -120,7 +120,7 @@ def _queued(timeline: Timeline, end: Fact) -> str:
 # --- Failed --------------------------------------------------------------------------------------------------------
 
 
-def _failed(timeline: Timeline, end: Fact, *, whole: bool) -> Outcome:
+def _failed(timeline: Timeline, end: Fact, *, whole: bool) -> Ending:
     detail = end.detail
     code, stage, replica = (text(detail, f"error_{part}") for part in ("code", "stage", "replica"))
     sentence = f"failed {_after(timeline, end)}: {_error(detail)}{_attempts(timeline)}"
@@ -130,7 +130,7 @@ def _failed(timeline: Timeline, end: Fact, *, whole: bool) -> Outcome:
         sentence += f"; what was awaited: {wait.text}"
     elif code == "input_timeout" and stage is not None:
         sentence += _behind(timeline, stage)
-    return Outcome(code or Cause.FAILED, sentence + _left_behind(timeline), stage, replica)
+    return Ending(code or Cause.FAILED, sentence + _left_behind(timeline), stage, replica)
 
 
 def _error(detail: Mapping[str, Value]) -> str:
@@ -165,7 +165,7 @@ def _behind(timeline: Timeline, stage: str) -> str:
 # --- Aborted -------------------------------------------------------------------------------------------------------
 
 
-def _aborted(timeline: Timeline, end: Fact, *, whole: bool) -> Outcome:
+def _aborted(timeline: Timeline, end: Fact, *, whole: bool) -> Ending:
     asked = timeline.first("abort_asked")
     why = (asked and text(asked.detail, "why")) or ""
     gone = why.startswith("disconnect")
@@ -180,7 +180,7 @@ def _aborted(timeline: Timeline, end: Fact, *, whole: bool) -> Outcome:
         wait = _until(timeline, end)
         stage, replica = wait.stage, wait.replica
         sentence += f"; what was awaited: {wait.text}"
-    return Outcome(Cause.CALLER_GONE if gone else Cause.ABORTED, sentence + _left_behind(timeline), stage, replica)
+    return Ending(Cause.CALLER_GONE if gone else Cause.ABORTED, sentence + _left_behind(timeline), stage, replica)
 
 
 def _until(timeline: Timeline, end: Fact) -> Wait:

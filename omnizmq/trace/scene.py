@@ -10,9 +10,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from omnizmq.trace.facts import Fact
-from omnizmq.trace.layout import duration
 from omnizmq.trace.live import Live, LiveStage, WorkerAnswer
 from omnizmq.trace.timeline import StageStory, Timeline, number, text
+from omnizmq.trace.words import duration
 
 LONG_NS = 1_000_000_000
 """A step that takes longer, or a stage that makes nothing for longer, is looked at as if it were stuck."""

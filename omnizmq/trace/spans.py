@@ -37,7 +37,7 @@ _USAGE = {
 _PLAN = ("all_stages", "stages", "edges", "final_stages", "last_stage", "modalities", "deadline_s", "priority")
 
 
-class Event(NamedTuple):
+class SpanEvent(NamedTuple):
     """Something that happened, in nanoseconds since 1970."""
 
     name: str
@@ -64,7 +64,7 @@ class Span:
     begin_ns: int
     end_ns: int
     attributes: Mapping[str, Attribute]
-    events: Sequence[Event]
+    events: Sequence[SpanEvent]
     links: Sequence[Link] = ()
     error: str | None = None
 
@@ -210,13 +210,13 @@ class _Maker:
     def _ids(self) -> dict[str, Attribute]:
         return {"omnizmq.request_id": self._request_id, "omnizmq.external_id": self._external_id}
 
-    def _events(self, facts: Iterable[Fact]) -> list[Event]:
+    def _events(self, facts: Iterable[Fact]) -> list[SpanEvent]:
         return [self._event(fact) for fact in facts]
 
-    def _event(self, fact: Fact) -> Event:
+    def _event(self, fact: Fact) -> SpanEvent:
         """Moments in its detail become times of the same clock."""
         detail = {key: self._since_1970(key, value) for key, value in fact.detail.items()}
-        return Event(fact.event, fact.at_ns + self._offset_ns, _named({"owner": fact.owner, **detail}))
+        return SpanEvent(fact.event, fact.at_ns + self._offset_ns, _named({"owner": fact.owner, **detail}))
 
     def _since_1970(self, key: str, value: Value) -> Value:
         return value + self._offset_ns if is_moment(key) and isinstance(value, int) and value > 0 else value

@@ -15,11 +15,11 @@ from omnizmq.trace.events import DURATIONS, is_moment
 from omnizmq.trace.facts import Fact
 from omnizmq.trace.live import read
 from omnizmq.trace.timeline import StageStory, Timeline, number, text
-from omnizmq.trace.verdict import Router, Verdict, judge
+from omnizmq.trace.verdict import RouterIs, Verdict, judge
 
 
 def summarize(
-    facts: Sequence[Fact], *, running: bool, live: Mapping[str, Any] | None = None, router: Router = "unasked"
+    facts: Sequence[Fact], *, running: bool, live: Mapping[str, Any] | None = None, router: RouterIs = "unasked"
 ) -> dict[str, Any]:
     """The document, of JSON types alone.
 
@@ -27,8 +27,8 @@ def summarize(
     runs ahead of the router's, since the earliest fact. `stages` and `edges` are those of the last attempt, in
     topological order; a stage that was not planned, or did not get so far, has nulls. `running` says that the
     deployment still runs; a request with a terminal has ended all the same. `live` is what its router says of the
-    request now (`AsyncClient.inspect`), and is shown as it came; without it, `router` says why. A number that JSON has
-    not (nan, inf), as an engine may report one, is null.
+    request now (`AsyncClient.inspect`), and is shown as it came; without it, `router` says why not. A number that JSON
+    has not (nan, inf), as an engine may report one, is null.
     """
     timeline = Timeline(facts)
     said = read(live)

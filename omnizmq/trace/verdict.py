@@ -23,9 +23,9 @@ from omnizmq.trace.timeline import Timeline, number, text
 from omnizmq.trace.wait import Wait
 from omnizmq.trace.waits import awaited
 
-Router = Literal["unasked", "silent", "unknowing", "lost"]
-"""Why there is no live document: nobody asked; of a request whose deployment runs, the router did not answer, or holds
-no such request any more; of another, the router is gone and had not ended in good order."""
+RouterIs = Literal["answering", "unasked", "silent", "unknowing", "lost"]
+"""Whether there is a live document, and why there is none: nobody asked; of a request whose deployment runs, the router
+did not answer, or holds no such request any more; of another, the router is gone and had not ended in good order."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,9 +48,9 @@ class Verdict:
     reason_no_output: str | None = None
 
 
-def judge(timeline: Timeline, *, running: bool, live: Live | None = None, router: Router = "unasked") -> Verdict:
+def judge(timeline: Timeline, *, running: bool, live: Live | None = None, router: RouterIs = "unasked") -> Verdict:
     """The verdict on one request. `running`: its deployment still runs, so that what is missing may yet come. `live`:
-    what its router says of it now; without it `router` says why."""
+    what its router says of it now; without it `router` says why not."""
     lost = _lost(timeline)
     live = live if running else None
     end = timeline.end

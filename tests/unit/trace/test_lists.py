@@ -163,7 +163,8 @@ def test_on_a_terminal_verdicts_wrap_and_nothing_is_cut(width: int) -> None:
     facts = ended("first", 5, "error", **(FAILURE | {"error_message": "a long story of why it failed " * 4}))
     about = Traced(facts[0].request_id, "first", time.time_ns(), 1, True)
     found = Found(Store("a", Path("trace.db"), None), about, facts)
-    shown = [line.text for line in listing.lines([listing.Listed(found, 5.0, "stage_error")], width)]
+    listed = [listing.Listed(found, 5.0, "stage_error")]
+    shown = [line.text for line in listing.lines(listed, listing.documents(listed), width)]
     assert max(map(len, shown)) <= width
     assert " ".join("\n".join(shown).split()).count("a long story of why it failed") >= (4 if width < 120 else 1)
     assert "stage_error" in "".join(shown)

@@ -14,7 +14,7 @@ from omnizmq.protocol import Value
 from omnizmq.trace.facts import Fact
 from omnizmq.trace.live import read
 from omnizmq.trace.timeline import Timeline
-from omnizmq.trace.verdict import Router, judge
+from omnizmq.trace.verdict import RouterIs, judge
 
 CAUSES = {
     *("complete", "ended", "aborted", "caller_gone", "refused", "failed", "unknown", "terminal", "client", "queue"),
@@ -129,10 +129,10 @@ DOCUMENTS = st.fixed_dictionaries(
 ANYTHING = st.recursive(
     VALUES, lambda inner: st.lists(inner) | st.dictionaries(st.text(max_size=8), inner), max_leaves=5
 )
-ROUTERS: st.SearchStrategy[Router] = st.sampled_from(["unasked", "silent", "unknowing", "lost"])
+ROUTERS: st.SearchStrategy[RouterIs] = st.sampled_from(["answering", "unasked", "silent", "unknowing", "lost"])
 
 
-def check(facts: list[Fact], document: dict[str, Any] | None, running: bool, router: Router) -> None:
+def check(facts: list[Fact], document: dict[str, Any] | None, running: bool, router: RouterIs) -> None:
     timeline = Timeline(facts)
     found = judge(timeline, live=read(document), running=running, router=router)
     assert found.text
@@ -152,7 +152,7 @@ def check(facts: list[Fact], document: dict[str, Any] | None, running: bool, rou
     router=ROUTERS,
 )
 def test_t2_there_is_a_verdict_on_anything(
-    facts: list[Fact], document: dict[str, Any] | None, running: bool, router: Router
+    facts: list[Fact], document: dict[str, Any] | None, running: bool, router: RouterIs
 ) -> None:
     check(facts, document, running, router)
 
@@ -177,7 +177,7 @@ STATED = [
 
 @settings(deadline=None, derandomize=True, max_examples=300)
 @given(data=st.data(), running=st.booleans(), router=ROUTERS)
-def test_t2_there_is_a_verdict_on_any_part_of_a_story(data: st.DataObject, running: bool, router: Router) -> None:
+def test_t2_there_is_a_verdict_on_any_part_of_a_story(data: st.DataObject, running: bool, router: RouterIs) -> None:
     part = data.draw(st.permutations(STORY).map(lambda order: order[: len(order) // 2]))
     answers = data.draw(st.lists(st.sampled_from([None, *STATED]), min_size=3, max_size=3))
     stages = {name: live.stage(name, answer) for name, answer in zip(stories.CHAIN.split(","), answers, strict=True)}

@@ -8,10 +8,11 @@ from typing import Any
 import pytest
 from support import trace_stories as stories
 
-from omnizmq.trace.bars import BLOCKS
+from omnizmq.commands.terminal.bars import BLOCKS
+from omnizmq.commands.terminal.console import marks_for
+from omnizmq.commands.terminal.view import lines, show
 from omnizmq.trace.facts import Fact
 from omnizmq.trace.summary import summarize
-from omnizmq.trace.view import lines, marks_for, show
 
 SPOKEN = """\
 demo  request demo-0123456789abcdef

@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
-from omnizmq.trace.bars import BLOCKS
+from omnizmq.commands.terminal.bars import BLOCKS
+from omnizmq.commands.terminal.live_view import live_lines, present
 from omnizmq.trace.live import read
-from omnizmq.trace.live_view import live_lines, present
 
 NOW = 100_000_000_000
 SECOND = 10**9

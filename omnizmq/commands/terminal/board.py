@@ -6,8 +6,9 @@ from collections.abc import Sequence
 from typing import Any
 
 from omnizmq.commands.status import counted, counts_of_requests, recording, silence, state_of, tracing
-from omnizmq.trace.bars import Marks
-from omnizmq.trace.layout import GAP, Column, Line, duration, fit, sized, table, wrapped
+from omnizmq.commands.terminal.bars import Marks
+from omnizmq.commands.terminal.layout import GAP, Column, Line, fit, left_out, sized, table, wrapped
+from omnizmq.trace.words import duration
 
 Document = dict[str, Any]
 
@@ -89,12 +90,11 @@ def _replicas(document: Document, width: int | None, marks: Marks) -> list[Line]
         Column("pid", [str(replica["pid"]) for replica in replicas], right=True, drop=1),
         Column("restarts", [str(replica["restarts"]) for replica in replicas], right=True, drop=4),
     ]
-    kept, left_out = fit(columns, width)
+    kept, gone = fit(columns, width)
     heading, *rows = table(kept)
     shown = [Line(heading, "bold")]
     shown += [Line(row, _style(one)) for one, row in zip(replicas, rows, strict=True)]
-    names = [name for name in left_out if name]
-    return shown + _note(names, width)
+    return shown + left_out(gone, width)
 
 
 def _heard(replica: Document) -> str:
@@ -103,12 +103,6 @@ def _heard(replica: Document) -> str:
 
 def _style(replica: Document) -> str:
     return "bold red" if silence(replica) else _STATES.get(replica["state"], "yellow")
-
-
-def _note(names: Sequence[str], width: int | None) -> list[Line]:
-    if not names:
-        return []
-    return [Line(text, "dim") for text in wrapped(f"no room here for: {', '.join(names)}", width)]
 
 
 def _rings(rings: Sequence[Document], width: int | None, marks: Marks) -> list[Line]:

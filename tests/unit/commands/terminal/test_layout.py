@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from omnizmq.trace.layout import Column, duration, fit, sized, table, wrapped
+from omnizmq.commands.terminal.layout import Column, fit, sized, table, wrapped
+from omnizmq.trace.words import duration
 
 COLUMNS = [
     Column("name", ["a", "long one"]),

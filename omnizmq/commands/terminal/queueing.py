@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from itertools import pairwise
 from typing import Any, NamedTuple
 
-from omnizmq.trace.layout import duration
+from omnizmq.trace.words import duration
 
 Document = Mapping[str, Any]
 

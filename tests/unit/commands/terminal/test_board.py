@@ -6,13 +6,13 @@ from typing import Any
 
 import pytest
 
-from omnizmq.commands.board import cut, lines
+from omnizmq.commands.terminal.bars import ASCII, BLOCKS
+from omnizmq.commands.terminal.board import cut, lines
+from omnizmq.commands.terminal.layout import Line
 from omnizmq.commands.watching import Rates
 from omnizmq.config import load
 from omnizmq.protocol import RingUse
 from omnizmq.router.core import RouterCore
-from omnizmq.trace.bars import ASCII, BLOCKS
-from omnizmq.trace.layout import Line
 
 SLOW = {
     "request_id": "slow-0123456789abcdef",

@@ -1,38 +1,27 @@
 """A summary for people: coloured on a terminal, plain text when piped.
 
-What it shows is a function of the document of `summarize` and of the width alone. rich is imported only when something
-is shown. Where a terminal is narrow, texts wrap and the least important columns go, with a note that says which.
+What it shows is a function of the document of `summarize` and of the width alone. Where a terminal is narrow, texts
+wrap and the least important columns go, with a note that says which.
 """
 
 from __future__ import annotations
 
 import math
-import os
 from collections.abc import Mapping, Sequence
-from typing import IO, TYPE_CHECKING, Any
+from typing import IO, Any
 
-from omnizmq.trace.bars import ASCII, BLOCKS, Document, Marks, bar
-from omnizmq.trace.layout import GAP, MIN_FREE, Column, Line, duration, fit, number, sized, table, wrapped
+from omnizmq.commands.terminal.bars import BLOCKS, Document, Marks, bar
+from omnizmq.commands.terminal.console import console_for, marks_for, write
+from omnizmq.commands.terminal.layout import GAP, MIN_FREE, Column, Line, figure, fit, left_out, sized, table, wrapped
+from omnizmq.commands.terminal.live_view import live_lines, present
+from omnizmq.commands.terminal.queueing import Stretch, stretches, told
 from omnizmq.trace.live import Live, read
-from omnizmq.trace.live_view import live_lines, present
-from omnizmq.trace.queueing import Stretch, stretches, told
-
-if TYPE_CHECKING:
-    from rich.console import Console
-    from rich.text import Text
+from omnizmq.trace.words import duration
 
 _PIPED_BAR = 40
 _MOST_BAR = 120
+INSTEAD = " (a wider terminal, or --json)"
 _TIMES = {"submit": "submitted_ms", "input": "input_ready_ms", "first": "first_output_ms", "end": "finished_ms"}
-_BAR_COLOURS = {
-    "queued": "dim",
-    "waits": "dim",
-    "computes": "cyan",
-    "gives": "green",
-    "held": "yellow",
-    "reports": "magenta",
-    "silent": "red",
-}
 
 
 def show(document: Document, out: IO[str], *, origin: str = "", now_ms: float | None = None) -> None:
@@ -44,48 +33,6 @@ def show(document: Document, out: IO[str], *, origin: str = "", now_ms: float | 
     console = console_for(out)
     width = console.width if out.isatty() else None
     write(lines(document, width, marks_for(out), origin=origin, now_ms=now_ms), console)
-
-
-def console_for(out: IO[str]) -> Console:
-    """Prints what it is given as it is: no markup, no emoji; the colours of styles, where `out` is a terminal."""
-    from rich.console import Console
-
-    return Console(file=out, markup=False, highlight=False, emoji=False, soft_wrap=True)
-
-
-def marks_for(out: IO[str]) -> Marks:
-    """ASCII where `out` cannot take more, or the locale says C or POSIX: Python writes UTF-8 there all the same."""
-    return BLOCKS if "utf" in _encoding(out).lower() and not _plain_locale() else ASCII
-
-
-def _plain_locale() -> bool:
-    """Python itself may have set LC_CTYPE to C.UTF-8, where LANG says C (PEP 538); so that is not what counts then."""
-    every, ctype, lang = (os.environ.get(name, "") for name in ("LC_ALL", "LC_CTYPE", "LANG"))
-    coerced = ctype == "C.UTF-8" and lang in ("C", "POSIX")
-    return (every or ("" if coerced else ctype) or lang) in ("C", "POSIX")
-
-
-def write(shown: Sequence[Line], console: Console) -> None:
-    for line in shown:
-        console.print(styled(line, console))
-
-
-def styled(line: Line, console: Console) -> Text:
-    """In the colours of its style, and with `?` for what the console's encoding does not have."""
-    from rich.text import Text
-
-    encoding = _encoding(console.file)
-    shown = line.text.encode(encoding, "replace").decode(encoding)
-    if line.style != "bar":
-        return Text(shown, style=line.style)
-    text = Text(shown)
-    for phase, colour in _BAR_COLOURS.items():
-        text.highlight_regex(f"{getattr(BLOCKS, phase)}+", colour)
-    return text
-
-
-def _encoding(out: IO[str]) -> str:
-    return getattr(out, "encoding", None) or "utf-8"
 
 
 def lines(
@@ -121,7 +68,7 @@ def _wishes(document: Document) -> list[str]:
     """What was asked for beside the prompt, as far as it was anything."""
     received: Document = next((event for event in document["events"] if event["event"] == "received"), {})
     said = [f"modalities {received['modalities']}"] if received.get("modalities") else []
-    said += [f"deadline {number(received['deadline_s'])} s"] if received.get("deadline_s") is not None else []
+    said += [f"deadline {figure(received['deadline_s'])} s"] if received.get("deadline_s") is not None else []
     return said + [f"{key} {received[key]}" for key in ("priority", "traceparent") if received.get(key)]
 
 
@@ -147,7 +94,7 @@ def _stages(document: Document, live: Live | None, width: int | None, marks: Mar
         return []
     attempts = document["attempts"] or [{"number": 1, "why": None, "stages": document["stages"]}]
     rows = [(attempt["number"], name, stage) for attempt in attempts for name, stage in attempt["stages"].items()]
-    columns, left_out, bars = _columns(document, live, rows, width, marks, end_ms)
+    columns, gone, bars = _columns(document, live, rows, width, marks, end_ms)
     heading, *drawn = table(columns)
     shown = [Line(heading, "bold")]
     for attempt in attempts:
@@ -156,7 +103,7 @@ def _stages(document: Document, live: Live | None, width: int | None, marks: Mar
             shown += _styled(wrapped(f"attempt {attempt['number']}{after}", width), "bold")
         shown += [Line(drawn.pop(0), "bar") for _ in attempt["stages"]]
     legend = ", ".join(filter(None, ("times in ms since it was asked", marks.legend(bars))))
-    return shown + _styled(wrapped(legend, width), "dim") + _note(left_out, width)
+    return shown + _styled(wrapped(legend, width), "dim") + left_out(gone, width, instead=INSTEAD)
 
 
 def _columns(
@@ -170,13 +117,13 @@ def _columns(
     """The columns that have room, the names of those that have not, and the bars."""
     names = Column("stage", [stage["replica"] or name for _, name, stage in rows])
     others = [
-        Column(title, [number(stage[key]) for _, _, stage in rows], right=True, drop=drop)
+        Column(title, [figure(stage[key]) for _, _, stage in rows], right=True, drop=drop)
         for (title, key), drop in zip(_TIMES.items(), (2, 1, 3, 5), strict=True)
     ]
-    others.append(Column("out", [number(stage["outputs"]) for _, _, stage in rows], right=True, drop=4))
+    others.append(Column("out", [figure(stage["outputs"]) for _, _, stage in rows], right=True, drop=4))
     others.append(Column("reason", [_reason(document, *row) for row in rows], drop=6))
     least = Column("", [" " * MIN_FREE])
-    kept, left_out = fit([names, least, *others], width)
+    kept, gone = fit([names, least, *others], width)
     kept.remove(least)
     taken = sum(column.width + len(GAP) for column in kept)
     queued = stretches(document, end_ms)
@@ -197,7 +144,7 @@ def _columns(
         for attempt, name, stage in rows
     ]
     axis = Column("0" + duration(end_ms).rjust(cells - 1), bars)
-    return [kept[0], axis, *kept[1:]], left_out, bars
+    return [kept[0], axis, *kept[1:]], gone, bars
 
 
 def _of(document: Document, stage: str, attempt: int) -> list[Document]:
@@ -230,12 +177,6 @@ def _reason(document: Document, attempt: int, name: str, stage: Document) -> str
     return f"({origin})" if origin not in (None, name) else stage["finish_reason"] or "-"
 
 
-def _note(left_out: Sequence[str], width: int | None) -> list[Line]:
-    if not left_out:
-        return []
-    return _styled(wrapped(f"no room here for: {', '.join(left_out)} (a wider terminal, or --json)", width), "dim")
-
-
 # --- Edges ---------------------------------------------------------------------------------------------------------
 
 
@@ -246,17 +187,17 @@ def _edges(document: Document, width: int | None) -> list[Line]:
     parked = _parked(document)
     columns = [
         Column("edge", [f"{edge['from']} to {edge['to']}" for edge in edges]),
-        Column("chunks", [number(edge["chunks"]) for edge in edges], right=True, drop=5),
+        Column("chunks", [figure(edge["chunks"]) for edge in edges], right=True, drop=5),
         Column("bytes", [_bytes(edge["bytes"]) for edge in edges], right=True, drop=3),
-        Column("first", [number(edge["first_ms"]) for edge in edges], right=True, drop=1),
-        Column("last", [number(edge["last_ms"]) for edge in edges], right=True, drop=2),
+        Column("first", [figure(edge["first_ms"]) for edge in edges], right=True, drop=1),
+        Column("last", [figure(edge["last_ms"]) for edge in edges], right=True, drop=2),
     ]
     if any(parked.values()):
         cells = [_parked_for(parked.get((edge["from"], edge["to"]))) for edge in edges]
         columns.append(Column("parked", cells, right=True, drop=4))
-    kept, left_out = fit(columns, width)
+    kept, gone = fit(columns, width)
     heading, *rows = table(kept)
-    return [Line(heading, "bold"), *map(Line, rows), *_note(left_out, width)]
+    return [Line(heading, "bold"), *map(Line, rows), *left_out(gone, width, instead=INSTEAD)]
 
 
 def _bytes(value: int | None) -> str:
@@ -298,7 +239,7 @@ def _usage(document: Document, width: int | None) -> list[Line]:
         if event["event"] == "finished" and event["attempt"] == last:
             counts = {key.removeprefix("usage_"): value for key, value in event.items() if key.startswith("usage_")}
             if counts:
-                counted = ", ".join(f"{name} {number(value)}" for name, value in counts.items())
+                counted = ", ".join(f"{name} {figure(value)}" for name, value in counts.items())
                 shown += wrapped(f"usage of {event.get('stage')}: {counted}", width, hanging=GAP)
     return [Line(text) for text in shown]
 
@@ -313,7 +254,7 @@ def _terminal(document: Document, width: int | None) -> list[Line]:
     else:
         where = error["replica"] or error["stage"]
         how = f": {error['code']}{f' in {where}' if where else ''}"
-    return [Line(text) for text in wrapped(f"ended at {number(terminal['at_ms'])} ms{how}", width)]
+    return [Line(text) for text in wrapped(f"ended at {figure(terminal['at_ms'])} ms{how}", width)]
 
 
 def _verdict(document: Document, width: int | None, now_ms: float | None) -> list[Line]:

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from omnizmq.trace.bars import Marks
-from omnizmq.trace.layout import GAP, Column, Line, duration, fit, number, sized, table, wrapped
+from omnizmq.commands.terminal.bars import Marks
+from omnizmq.commands.terminal.layout import GAP, Column, Line, figure, fit, left_out, sized, table, wrapped
 from omnizmq.trace.live import Caller, EdgeIn, EdgeOut, Live, LiveStage, Queued, WorkerAnswer
+from omnizmq.trace.words import duration
 
 _STATES = {
     "WAITING_FOR_CHUNK": "waits for a chunk",
@@ -33,15 +34,14 @@ def live_lines(live: Live | None, width: int | None) -> list[Line]:
     head = ", ".join((f"now: {live.phase}", caller, *left, *_queue(live.queue, live.now_ns)))
     shown = [Line(text, "bold") for text in wrapped(head, width)]
     if live.stages:
-        kept, left_out = fit(_columns(live), width)
+        kept, gone = fit(_columns(live), width)
         heading, *rows = table(kept)
         shown.append(Line(heading, "bold"))
         for stage, row in zip(live.stages.values(), rows, strict=True):
             shown.append(Line(row))
             for text in _details(stage.answer, live.now_ns):
                 shown += [Line(line, "dim") for line in wrapped(text, width, indent=GAP, hanging=GAP * 2)]
-        if left_out:
-            shown += [Line(text, "dim") for text in wrapped(f"no room here for: {', '.join(left_out)}", width)]
+        shown += left_out(gone, width)
     said = [f"{name} {final.sent}{' (all)' if final.ended else ''}" for name, final in live.deliveries.items()]
     return shown + [Line(line) for line in wrapped(f"outputs sent to its caller: {', '.join(said)}", width)]
 
@@ -83,7 +83,7 @@ def _columns(live: Live) -> list[Column]:
             _state(stage, live),
             _engine(stage, live.now_ns),
             *_slots(stage.answer),
-            number(stage.answer.outputs if stage.answer else None),
+            figure(stage.answer.outputs if stage.answer else None),
             _ago(stage.answer.moved_ns if stage.answer else None, live.now_ns),
         )
         for name, stage in live.stages.items()

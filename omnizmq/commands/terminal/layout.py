@@ -55,6 +55,14 @@ def table(columns: Sequence[Column]) -> list[str]:
     return [GAP.join(row).rstrip() for row in zip(*aligned, strict=True)]
 
 
+def left_out(names: Sequence[str], width: int | None, *, instead: str = "") -> list[Line]:
+    """Says which columns had no room, and what to do about it; nothing where all had."""
+    named = [name for name in names if name]
+    if not named:
+        return []
+    return [Line(text, "dim") for text in wrapped(f"no room here for: {', '.join(named)}{instead}", width)]
+
+
 def _width(columns: Sequence[Column]) -> int:
     return sum(column.width for column in columns) + len(GAP) * (len(columns) - 1)
 
@@ -76,25 +84,11 @@ def wrapped(text: str, width: int | None, *, indent: str = "", hanging: str = ""
     ) or [indent.rstrip()]
 
 
-def number(value: float | None) -> str:
+def figure(value: float | None) -> str:
     """A count, or a time without its unit: `812`, `3.4`, or `-` where there is none."""
     if value is None:
         return "-"
     return str(value) if isinstance(value, int) else f"{value:.0f}" if value >= 10 else f"{value:.1f}"
-
-
-def duration(ms: float) -> str:
-    """`3.4 ms`, `812 ms`, `12.3 s`, `4 min 5 s`, `2 h 3 min`."""
-    if ms < 10:
-        return f"{max(ms, 0.0):.1f} ms"
-    if ms < 1000:
-        return f"{ms:.0f} ms"
-    if ms < 60_000:
-        return f"{ms / 1000:.1f} s"
-    seconds = round(ms / 1000)
-    if seconds < 3600:
-        return f"{seconds // 60} min {seconds % 60} s"
-    return f"{seconds // 3600} h {seconds % 3600 // 60} min"
 
 
 def sized(value: float) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from support import trace_stories as stories
 
-from omnizmq.trace.bars import BLOCKS, bar
+from omnizmq.commands.terminal.bars import BLOCKS, bar
 from omnizmq.trace.facts import Fact
 from omnizmq.trace.summary import summarize
 

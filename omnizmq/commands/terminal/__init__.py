@@ -1,0 +1,1 @@
+"""What commands show to people: lines of text for a width, and how they reach a terminal."""
