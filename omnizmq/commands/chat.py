@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from omnizmq.commands import options, wave
+from omnizmq.commands import loop, options, wave
 from omnizmq.commands.asking import Asked, split_param
 from omnizmq.commands.conversation import converse, write
 from omnizmq.commands.failure import EXIT_INTERRUPTED
@@ -133,7 +133,7 @@ def _check(asked: Asked, text: str | None) -> None:
 
 def _run(running: Coroutine[Any, Any, int]) -> int:
     try:
-        return asyncio.run(running)
+        return loop.run(running)
     except (KeyboardInterrupt, asyncio.CancelledError):
         return EXIT_INTERRUPTED
 

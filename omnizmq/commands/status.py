@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
 from typing import Any
 
 import click
 
-from omnizmq.commands import options
+from omnizmq.commands import loop, options
 from omnizmq.trace.layout import duration
 
 
@@ -26,10 +25,10 @@ def status(connect: str | None, as_json: bool, watch: bool, interval_s: float | 
     if watch:
         from omnizmq.commands import watching
 
-        asyncio.run(watching.watch(connect, interval_s or watching.INTERVAL_S, as_json=as_json))
+        loop.run(watching.watch(connect, interval_s or watching.INTERVAL_S, as_json=as_json))
     if interval_s is not None:
         raise click.UsageError("--interval S goes with --watch")
-    document = asyncio.run(_ask(connect))
+    document = loop.run(_ask(connect))
     click.echo(json.dumps(document, indent=2) if as_json else _render(document))
 
 
