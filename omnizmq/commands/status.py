@@ -49,9 +49,6 @@ REQUESTS = {
 }
 """Keys of the document, and what their counts are called."""
 
-SILENT_S = 3.0
-"""So long is nobody silent who sends a heartbeat a second, as is usual."""
-
 TRACING = {
     "rows_dropped": "facts not stored",
     "spans_exported": "spans exported",
@@ -82,12 +79,7 @@ def counts_of_requests(document: dict[str, Any]) -> str:
 
 def silence(replica: dict[str, Any]) -> str:
     """For how long nothing has been heard of a replica that should have told of itself; empty for one that has."""
-    age_s: float = replica.get("heartbeat_age_s", 0.0)
-    return (
-        f"SILENT for {duration(age_s * 1000)}"
-        if age_s > SILENT_S and replica["state"] not in ("starting", "dead")
-        else ""
-    )
+    return f"SILENT for {duration(replica['heartbeat_age_s'] * 1000)}" if replica.get("silent") else ""
 
 
 def counted(document: dict[str, Any]) -> str:

@@ -110,7 +110,7 @@ class RouterCore:
             "live_requests": len(self.requests),
             "queued": len(self.queue),
             "paused": len(self.state.paused),
-            **replica_counts(self.pools, now),
+            **replica_counts(self.pools, self.config.router, now),
             "rings": ring_rows(self.pools),
             "slowest": slowest(self.requests, now),
             "counters": self.counters.document(self.requests),
