@@ -96,9 +96,13 @@ def _nowhere(text: str) -> None:
 
 
 def _prompt(given: str | None, asked: Asked) -> str:
+    from omnizmq.protocol import CONTENT_BYTES
+
     text = given
     if given is None or given == "-":
-        data = sys.stdin.buffer.read()
+        data = sys.stdin.buffer.read(CONTENT_BYTES + 1)
+        if len(data) > CONTENT_BYTES:
+            raise InvalidRequestError(f"standard input has more than {CONTENT_BYTES} bytes, which no prompt may have")
         try:
             text = data.decode().removesuffix("\n")
         except UnicodeDecodeError as error:
