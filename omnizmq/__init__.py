@@ -7,8 +7,7 @@ Nothing is imported before it is used.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
-
+TYPE_CHECKING = False  # as type checkers know it; `typing` would be imported before an interrupt can be answered
 if TYPE_CHECKING:
     from omnizmq.frontend.client import AsyncClient
     from omnizmq.frontend.output import RequestOutput
@@ -24,7 +23,7 @@ _HOMES = {
 }
 
 
-def __getattr__(name: str) -> Any:
+def __getattr__(name: str) -> object:
     if name not in _HOMES:
         raise AttributeError(f"module 'omnizmq' has no attribute {name!r}")
     from importlib import import_module

@@ -16,6 +16,7 @@ from importlib import import_module
 
 import click
 
+from omnizmq import interrupts
 from omnizmq.commands.failure import EXIT_FAILED, EXIT_INTERRUPTED, INTERRUPTED, document, said, status_of
 from omnizmq.errors import InvalidRequestError, OmnizmqError
 
@@ -43,6 +44,7 @@ class _Commands(click.Group):
         if cmd_name not in COMMANDS:
             return None
         command: click.Command = getattr(import_module(f"omnizmq.commands.{cmd_name}"), cmd_name)
+        interrupts.release()
         return command
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:  # noqa: ARG002
@@ -65,7 +67,7 @@ def group() -> None:
 
 
 def main() -> None:
-    """The entry point of the command."""
+    """The whole command; `__main__` calls it."""
     _open_standard_streams()
     try:
         status = _run()
@@ -81,7 +83,7 @@ def main() -> None:
 def _run() -> int:
     """The exit code. `OSError`: standard input or output is of no use."""
     try:
-        status = group.main(prog_name="omnizmq", standalone_mode=False)
+        return _call()
     except click.exceptions.Exit as done:
         return done.exit_code
     except click.ClickException as error:
@@ -94,6 +96,16 @@ def _run() -> int:
         if error.filename is None:
             raise
         return _refused(OmnizmqError(f"{error.filename} cannot be read or written: {error.strerror}"))
+
+
+def _call() -> int:
+    """Click, and the command. `KeyboardInterrupt` for whatever an interrupt became."""
+    try:
+        status = group.main(prog_name="omnizmq", standalone_mode=False)
+    except Exception:
+        if interrupts.came():
+            raise KeyboardInterrupt from None
+        raise
     return status if isinstance(status, int) else 0
 
 

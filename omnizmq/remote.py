@@ -22,6 +22,7 @@ from pathlib import Path
 
 import msgspec
 
+from omnizmq import files
 from omnizmq.errors import ConfigError, NotFoundError
 
 Keys = tuple[bytes, bytes]
@@ -29,6 +30,7 @@ Keys = tuple[bytes, bytes]
 
 _FILE = "remote.json"
 _SECRET = "remote.key"
+_MOST_BYTES = 1 << 16
 _KEY = re.compile(r"[0-9a-zA-Z.:+=^!/*?&<>()\[\]{}@%$#-]{40}")
 _ENDPOINT = re.compile(r"tcp://([A-Za-z0-9._-]+|\[[0-9A-Fa-f:.]+(%[A-Za-z0-9._-]+)?\]):([0-9]{1,5})")
 
@@ -56,8 +58,8 @@ class Server(msgspec.Struct, frozen=True):
 def serve(state: Path, name: str, endpoint: str, version: int, make_keys: Callable[[], Keys]) -> Server:
     """The deployment's keys, made where there are none. Raises `ConfigError` when they cannot be read or written."""
     try:
-        secret = (state / _SECRET).read_bytes()
-        found = msgspec.json.decode((state / _FILE).read_bytes(), type=Remote)
+        secret = files.read(state / _SECRET, _MOST_BYTES)
+        found = msgspec.json.decode(files.read(state / _FILE, _MOST_BYTES), type=Remote)
     except FileNotFoundError:
         public, secret = make_keys()
         client_key, client_secret = make_keys()
@@ -83,7 +85,7 @@ def is_file(connect: str) -> bool:
 def read(path: str) -> Remote:
     """Raises `NotFoundError` for a file that is missing or none of ours."""
     try:
-        found = msgspec.json.decode(Path(path).read_bytes(), type=Remote)
+        found = msgspec.json.decode(files.read(path, _MOST_BYTES), type=Remote)
     except OSError as error:
         raise NotFoundError(
             f"{path}: cannot be read: {error.strerror}; a deployment's remote.json was expected"

@@ -18,6 +18,7 @@ from typing import Any, ClassVar, TypeVar, get_args, get_origin
 import msgspec
 from msgspec import inspect
 
+from omnizmq import files
 from omnizmq.errors import ConfigError
 
 FILE_BYTES = 1 << 20
@@ -46,14 +47,11 @@ class BadValueError(ConfigError):
 def parse_file(path: Path) -> dict[str, Any]:
     """The parsed file, or `ConfigError` with the file, and the line and column where there is one."""
     try:
-        with open(path, "rb") as file:
-            raw = file.read(FILE_BYTES + 1)
+        raw = files.read(path, FILE_BYTES)
     except IsADirectoryError:
         raise ConfigError(f"{path}: a directory, where a TOML file was expected") from None
     except OSError as error:
         raise ConfigError(f"{path}: cannot be read: {error.strerror}") from None
-    if len(raw) > FILE_BYTES:
-        raise ConfigError(f"{path}: larger than {FILE_BYTES} bytes, which no configuration is")
     try:
         text = raw.decode("utf-8-sig")
     except UnicodeDecodeError as error:

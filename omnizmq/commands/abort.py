@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
 
 import click
 
-from omnizmq.commands import options
+from omnizmq.commands import loop, options
 
 
 @click.command()
@@ -19,7 +18,7 @@ def abort(id: str, connect: str | None, as_json: bool) -> None:
 
     An id that is not live is no error: there is nothing to end.
     """
-    ended = asyncio.run(_abort(id, connect))
+    ended = loop.run(_abort(id, connect))
     if as_json:
         click.echo(json.dumps({"id": id, "aborted": ended}))
     else:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from omnizmq import files
 from omnizmq.commands.failure import EXIT_FAILED, EXIT_INTERRUPTED, said, status_of
 from omnizmq.commands.turn import Turn
 from omnizmq.errors import InvalidRequestError
@@ -39,8 +40,10 @@ class Asked:
         """A user's message. Raises `InvalidRequestError` when the sound file cannot be read."""
         if self.audio is None:
             return {"role": "user", "content": text}
+        from omnizmq.protocol import CONTENT_BYTES
+
         try:
-            data = self.audio.read_bytes()
+            data = files.read(self.audio, CONTENT_BYTES)
         except OSError as error:
             raise InvalidRequestError(f"--audio {self.audio} cannot be read: {error.strerror}") from error
         return {"role": "user", "content": [{"type": "text", "text": text}, {"type": "audio", "data": data}]}

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from omnizmq.commands import options, wave
+from omnizmq.commands import loop, options, wave
 from omnizmq.commands.asking import Asked, split_param
 from omnizmq.commands.conversation import converse, write
 from omnizmq.commands.failure import EXIT_INTERRUPTED
@@ -96,9 +96,13 @@ def _nowhere(text: str) -> None:
 
 
 def _prompt(given: str | None, asked: Asked) -> str:
+    from omnizmq.protocol import CONTENT_BYTES
+
     text = given
     if given is None or given == "-":
-        data = sys.stdin.buffer.read()
+        data = sys.stdin.buffer.read(CONTENT_BYTES + 1)
+        if len(data) > CONTENT_BYTES:
+            raise InvalidRequestError(f"standard input has more than {CONTENT_BYTES} bytes, which no prompt may have")
         try:
             text = data.decode().removesuffix("\n")
         except UnicodeDecodeError as error:
@@ -133,7 +137,7 @@ def _check(asked: Asked, text: str | None) -> None:
 
 def _run(running: Coroutine[Any, Any, int]) -> int:
     try:
-        return asyncio.run(running)
+        return loop.run(running)
     except (KeyboardInterrupt, asyncio.CancelledError):
         return EXIT_INTERRUPTED
 

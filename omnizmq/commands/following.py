@@ -16,6 +16,7 @@ import click
 
 from omnizmq.commands.finding import Found, again, as_now, find, stores, unknown
 from omnizmq.commands.inspecting import held, look
+from omnizmq.commands.untraced import untraced, why
 
 POLL_S = 0.5
 WAIT_S = 60.0
@@ -39,7 +40,6 @@ def follow(id_: str | None, connect: str | None, *, as_json: bool) -> Found:
 
 
 def _awaited(id_: str | None, connect: str | None) -> Found:
-    from omnizmq.commands.untraced import untraced, why
     from omnizmq.errors import NotFoundError
     from omnizmq.runtime import running
 

@@ -5,11 +5,13 @@ The router is asked within `LIMIT_S`, whatever it does: one that has been stoppe
 
 from __future__ import annotations
 
+import asyncio
 import time
 from collections.abc import Sequence
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from omnizmq.commands import loop
 from omnizmq.commands.finding import Found, Store, again
 
 if TYPE_CHECKING:
@@ -111,16 +113,12 @@ def inspect(name: str, ids: Sequence[str]) -> list[Inspected]:
     Where it runs and does not answer in time, it is "silent"; where it cannot be asked (it takes no more clients, or is
     of another version), "unasked". Not to be called in an event loop.
     """
-    import asyncio
-
     asked = ids[:MAX_ASKED]
-    found = asyncio.run(_inspect(name, asked)) if asked else []
+    found = loop.run(_inspect(name, asked)) if asked else []
     return found + [_UNASKED] * (len(ids) - len(asked))
 
 
 async def _inspect(name: str, ids: Sequence[str]) -> list[Inspected]:
-    import asyncio
-
     from omnizmq import AsyncClient
     from omnizmq.errors import OmnizmqError, RouterLostError
 

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from omnizmq.commands import loop
 from omnizmq.errors import ConfigError, LaunchError, OmnizmqError
 
 if TYPE_CHECKING:
@@ -65,7 +66,7 @@ def launch(
     try:
         config = _load(config_path, sets)
         recording = None if record is None else (record, record_max_mib or RECORD_MAX_MIB)
-        status = asyncio.run(_serve(config, name or config.name, say, owned, recording))
+        status = loop.run(_serve(config, name or config.name, say, owned, recording))
     except OmnizmqError as error:
         if not owned:
             raise
@@ -88,6 +89,7 @@ async def _serve(config: Config, name: str, say: Say, owned: bool, recording: tu
     from omnizmq.launcher.deployment import LocalDeployment
     from omnizmq.runtime import state_dir
 
+    await asyncio.sleep(0)  # an interrupt that came while this was imported is raised here, before anything is started
     _allow_descriptors()
     signals = _Signals(owned)
     serving = asyncio.Event()

@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from omnizmq.commands import loop
+
 if TYPE_CHECKING:
     from omnizmq import AsyncClient
 
@@ -27,7 +29,7 @@ def carry_out(action: str, target: str, connect: str | None, order: Order) -> di
     Raises the `OmnizmqError` that the router answers, or that it is gone.
     """
     start = time.monotonic()
-    replicas = asyncio.run(_watched(target, connect, order))
+    replicas = loop.run(_watched(target, connect, order))
     shown = [{key: replica[key] for key in SHOWN} for replica in replicas]
     return {"action": action, "target": target, "replicas": shown, "seconds": round(time.monotonic() - start, 3)}
 

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
 from typing import Any
 
 import click
 
-from omnizmq.commands import options
+from omnizmq.commands import loop, options
 from omnizmq.trace.words import duration
 
 
@@ -26,10 +25,10 @@ def status(connect: str | None, as_json: bool, watch: bool, interval_s: float | 
     if watch:
         from omnizmq.commands import watching
 
-        asyncio.run(watching.watch(connect, interval_s or watching.INTERVAL_S, as_json=as_json))
+        loop.run(watching.watch(connect, interval_s or watching.INTERVAL_S, as_json=as_json))
     if interval_s is not None:
         raise click.UsageError("--interval S goes with --watch")
-    document = asyncio.run(_ask(connect))
+    document = loop.run(_ask(connect))
     click.echo(json.dumps(document, indent=2) if as_json else _render(document))
 
 
@@ -49,9 +48,6 @@ REQUESTS = {
     "discarded": "discarded outputs",
 }
 """Keys of the document, and what their counts are called."""
-
-SILENT_S = 3.0
-"""So long is nobody silent who sends a heartbeat a second, as is usual."""
 
 TRACING = {
     "rows_dropped": "facts not stored",
@@ -83,12 +79,7 @@ def counts_of_requests(document: dict[str, Any]) -> str:
 
 def silence(replica: dict[str, Any]) -> str:
     """For how long nothing has been heard of a replica that should have told of itself; empty for one that has."""
-    age_s: float = replica.get("heartbeat_age_s", 0.0)
-    return (
-        f"SILENT for {duration(age_s * 1000)}"
-        if age_s > SILENT_S and replica["state"] not in ("starting", "dead")
-        else ""
-    )
+    return f"SILENT for {duration(replica['heartbeat_age_s'] * 1000)}" if replica.get("silent") else ""
 
 
 def counted(document: dict[str, Any]) -> str:

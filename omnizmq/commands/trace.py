@@ -13,6 +13,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from omnizmq.commands.untraced import untraced, why
+
 if TYPE_CHECKING:
     from omnizmq.commands.finding import Found
 
@@ -71,7 +73,6 @@ def trace(
 def _find(id_: str | None, connect: str | None) -> Found:
     """In a trace; or, where no trace has a row of it, in a running router."""
     from omnizmq.commands import finding, inspecting
-    from omnizmq.commands.untraced import untraced, why
     from omnizmq.errors import NotFoundError
 
     try:
@@ -99,7 +100,6 @@ def _list(
     connect: str | None, failed: bool, limit: int | None, slow: int | None, as_json: bool, perfetto: Path | None
 ) -> None:
     from omnizmq.commands import listing
-    from omnizmq.commands.untraced import untraced, why
     from omnizmq.errors import NotFoundError
 
     off = []

@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Sequence
 
+from omnizmq.commands import loop
+
 LIMIT_S = 0.9
 """For all of them together."""
 
@@ -17,7 +19,7 @@ def untraced(connect: str | None) -> list[str]:
     from omnizmq.runtime import running
 
     names = [one.name for one in running() if connect in (None, one.name, one.endpoint)]
-    return asyncio.run(_off(names)) if names else []
+    return loop.run(_off(names)) if names else []
 
 
 def why(names: Sequence[str]) -> str:

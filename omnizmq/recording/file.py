@@ -8,8 +8,10 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from io import BytesIO
+from itertools import count
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, BinaryIO
 
 import msgspec
 
@@ -76,6 +78,9 @@ _OTHERS = ("remote", "trace_otlp")
 _CONFIG_BYTES = 2 * tables.FILE_BYTES
 """What texts in parameters can take at most: a file's, in which newlines are escaped."""
 
+LINE_BYTES = 64 << 20
+"""A recorder writes no longer line: only half of it may wait for the disk (`recorder.BUFFER_BYTES`)."""
+
 _WHY_CHARS = 400
 """What is said of a line that cannot be read; what it quotes may be longer."""
 
@@ -140,26 +145,33 @@ def whole(header: Header, lines: Iterable[Line], ended: str) -> bytes:
 def read(path: Path) -> Recording:
     """Raises `ConfigError` in one line for a file that is no recording, or is one of another version."""
     try:
-        raw = path.read_bytes()
+        with open(path, "rb") as file:
+            return _read(path, file)
     except IsADirectoryError:
         raise ConfigError(f"{path}: a directory, where a recording was expected") from None
     except OSError as error:
         raise ConfigError(f"{path}: cannot be read: {error.strerror}") from None
-    return parse(path, raw)
 
 
 def parse(path: Path, raw: bytes) -> Recording:
     """What the file of that name says."""
-    first, *rest = raw.split(b"\n")
-    cut = rest.pop() != b"" if rest else True
+    return _read(path, BytesIO(raw))
+
+
+def _read(path: Path, file: BinaryIO) -> Recording:
     checker = Checker()
-    with _at(path, 1):
-        found = _read_header(first)
-        config = _read_config(found)
     lines: list[Line] = []
     ended: str | None = None
-    for number, text in enumerate(rest, 2):
+    with _at(path, 1):
+        text = _next(file)
+        found = _read_header(text)
+        config = _read_config(found)
+    for number in count(2):
+        cut = not text.endswith(b"\n")
         with _at(path, number):
+            text = _next(file)
+            if not text.endswith(b"\n"):
+                break
             if ended is not None:
                 raise ProtocolError("the recording ended in the line before this one")
             part = _read_line(text, checker)
@@ -167,7 +179,15 @@ def parse(path: Path, raw: bytes) -> Recording:
             lines.append(part)
         else:
             ended = part.ended
-    return Recording(path, found, config, lines, ended, cut and ended is None)
+    return Recording(path, found, config, lines, ended, (cut or text != b"") and ended is None)
+
+
+def _next(file: BinaryIO) -> bytes:
+    """A line with its end; without one where the file is cut, nothing where it ends."""
+    text = file.readline(LINE_BYTES + 1)
+    if len(text) > LINE_BYTES:
+        raise ProtocolError(f"longer than {LINE_BYTES} bytes, which no line of a recording is")
+    return text
 
 
 @contextmanager

@@ -110,7 +110,7 @@ class RouterCore:
             "live_requests": len(self.requests),
             "queued": len(self.queue),
             "paused": len(self.state.paused),
-            **replica_counts(self.pools, now),
+            **replica_counts(self.pools, self.config.router, now),
             "rings": ring_rows(self.pools),
             "slowest": slowest(self.requests, now),
             "counters": self.counters.document(self.requests),
@@ -269,7 +269,7 @@ class RouterCore:
         self._driver.advance(request, life.AbortAsked())
 
     def _client_gone(self, event: ClientGone) -> None:
-        self.counters.clients_gone += 1
+        self.counters.clients_gone += not event.operator
         for request in [request for request in self.requests if request.client == event.client]:
             request.client = None
             if not request.ended:

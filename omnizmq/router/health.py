@@ -7,6 +7,9 @@ from omnizmq.config import RouterConfig, StageConfig
 from omnizmq.router.messages import Effect, ReplicaFailed, ReplicaLoading, ReplicaReady
 from omnizmq.router.pools import Pools, Replica
 
+SILENT_HEARTBEATS = 3
+"""So many have to be missing before it is said; `heartbeat_timeout_s` is when something follows."""
+
 
 def heard(replica: Replica, frame: wire.Heartbeat, now: float) -> Effect | None:
     """Note what it says; what follows for one that is starting."""
@@ -36,6 +39,12 @@ def what_ails(replica: Replica, stage: StageConfig, limits: RouterConfig, now: f
     if replica.engine_state == "stepping" and stepping > stage.step_timeout_s:
         return f"stuck in a step for {stepping:.1f} s"
     return None
+
+
+def is_silent(replica: Replica, limits: RouterConfig, now: float) -> bool:
+    """Whether nothing has been heard of one that should have told of itself."""
+    tells = replica.state not in ("starting", "dead")
+    return tells and now - replica.last_seen > SILENT_HEARTBEATS * limits.heartbeat_interval_s
 
 
 def forgive(pools: Pools, now: float) -> None:

@@ -25,6 +25,7 @@ class ClientGone(_Input, frozen=True):
 
     client: bytes
     why: str
+    operator: bool = False
 
 
 class ReplicaStarting(_Input, frozen=True):

@@ -28,6 +28,7 @@ class Counters(msgspec.Struct):
     """Attempts after a first one (F2)."""
     replicas_lost: int = 0
     clients_gone: int = 0
+    """Operators are none of them."""
 
     def document(self, requests: Iterable[Request]) -> dict[str, int]:
         """The counters, and the outputs that callers of live requests have not said that they consumed (B1)."""

@@ -378,8 +378,9 @@ class RouterServer:
             client.socket.send(client.identity, self._packer.pack(wire.Bye(why)))
 
     def _client_gone(self, key: bytes, why: str) -> None:
+        operator = key in self._operators
         if self._drop_client(key, why):
-            self.handle(ClientGone(key, why))
+            self.handle(ClientGone(key, why, operator))
 
     def _drop_client(self, key: bytes, why: str) -> bool:
         client = self._clients.pop(key, None)

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 from itertools import islice
 
+from omnizmq.config import RouterConfig
+from omnizmq.router.health import is_silent
 from omnizmq.router.pools import Pools, Replica
 from omnizmq.router.request import Request
 
@@ -12,7 +14,7 @@ SLOWEST = 5
 """So many of the oldest live requests are named."""
 
 
-def replica_counts(pools: Pools, now: float) -> dict[str, object]:
+def replica_counts(pools: Pools, limits: RouterConfig, now: float) -> dict[str, object]:
     """Bindings and leftovers, which are zero when the last request has ended, and every replica's state."""
     replicas = pools.replicas.values()
     return {
@@ -20,7 +22,8 @@ def replica_counts(pools: Pools, now: float) -> dict[str, object]:
         "leftovers": sum(len(replica.leftovers) for replica in replicas),
         "discarded": sum(replica.discarded for replica in replicas),
         "stages": {
-            stage: {"replicas": [_replica(replica, now) for replica in pool]} for stage, pool in pools.by_stage.items()
+            stage: {"replicas": [_replica(replica, limits, now) for replica in pool]}
+            for stage, pool in pools.by_stage.items()
         },
     }
 
@@ -54,7 +57,7 @@ def slowest(requests: Iterable[Request], now: float) -> list[dict[str, object]]:
     ]
 
 
-def _replica(replica: Replica, now: float) -> dict[str, object]:
+def _replica(replica: Replica, limits: RouterConfig, now: float) -> dict[str, object]:
     return {
         "id": replica.id,
         "pid": replica.pid,
@@ -69,6 +72,7 @@ def _replica(replica: Replica, now: float) -> dict[str, object]:
         "engine": replica.engine_state,
         "engine_s": round(max(0.0, now - replica.engine_since), 3),
         "heartbeat_age_s": round(max(0.0, now - replica.last_seen), 3),
+        "silent": is_silent(replica, limits, now),
         "late_frames": replica.late_frames,
         "bad_frames": replica.bad_frames,
         "discarded": replica.discarded,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import resource
 import signal
 import subprocess
 from collections.abc import Iterator
@@ -63,6 +64,38 @@ class TestArguments:
         done = omnizmq("chat", "hi", "--connect", deployment.name, "--param", "thinker.seed=[[1]]")
         assert (done.returncode, done.stdout) == (2, "")
         assert done.stderr.startswith("omnizmq chat: the request is not usable: ")
+
+
+class TestFilesWithoutEnd:
+    """What a user names may be anything."""
+
+    @pytest.mark.usefixtures("home")
+    @pytest.mark.parametrize(
+        ("command", "said", "code"),
+        [
+            ("replay /dev/zero", "/dev/zero, line 1: longer than 67108864 bytes, which no line of a recording is", 2),
+            ("check /dev/zero", "/dev/zero: cannot be read: larger than 1048576 bytes", 2),
+            ("launch --config /dev/zero", "/dev/zero: cannot be read: larger than 1048576 bytes", 2),
+            ("chat hi --config /dev/zero", "/dev/zero: cannot be read: larger than 1048576 bytes", 2),
+            ("chat hi --audio /dev/zero", "--audio /dev/zero cannot be read: larger than 67043328 bytes", 2),
+            ("chat -", "standard input has more than 67043328 bytes, which no prompt may have", 2),
+            ("status --connect /dev/zero", "/dev/zero: cannot be read: larger than 65536 bytes; a", 1),
+        ],
+    )
+    def test_are_refused_in_a_line(self, command: str, said: str, code: int) -> None:
+        with open("/dev/zero", "rb") as stdin:
+            done = subprocess.run(
+                [*OMNIZMQ, *command.split()],
+                stdin=stdin,
+                capture_output=True,
+                text=True,
+                timeout=60,
+                check=False,
+                preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_AS, (4 << 30, 4 << 30)),
+            )
+        assert (done.returncode, done.stdout) == (code, "")
+        assert done.stderr.startswith(f"omnizmq {command.split()[0]}: {said}")
+        assert done.stderr.count("\n") == 1
 
 
 class TestOptionsThatWouldBeIgnored:

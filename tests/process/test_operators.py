@@ -8,6 +8,7 @@ from contextlib import AsyncExitStack
 from typing import Any
 
 import pytest
+from support.drill import status_when
 from support.running import Asking, Running, collect, document, launched, omnizmq, text_of
 
 from omnizmq import AsyncClient, Client
@@ -75,6 +76,20 @@ def test_b1_operators_have_a_limit_too_and_take_no_place_of_a_client() -> None:
                     pass
             for _ in range(2):
                 await room.enter_async_context(AsyncClient.connect())
+
+    asyncio.run(scenario())
+
+
+def test_an_operator_who_goes_is_no_caller_who_is_gone() -> None:
+    async def scenario() -> None:
+        async with AsyncClient.connect(operator=True) as operator:
+            async with AsyncClient.connect():
+                pass
+            await status_when(operator, lambda seen: seen["counters"]["clients_gone"] == 1)
+        for command in (("status",), ("abort", "nobody"), ("trace", "nobody")):
+            await asyncio.to_thread(omnizmq, *command)
+        async with AsyncClient.connect(operator=True) as operator:
+            assert (await operator.status())["counters"]["clients_gone"] == 1
 
     asyncio.run(scenario())
 

@@ -61,7 +61,7 @@ def test_at_the_first_look_there_are_no_rates_yet() -> None:
 def test_f2_who_is_silent_shows_it_on_a_narrow_screen_too(width: int) -> None:
     shown = document()
     silent = shown["stages"]["talker"]["replicas"][0]
-    silent |= {"state": "ready", "heartbeat_age_s": 5.2}
+    silent |= {"state": "ready", "heartbeat_age_s": 5.2, "silent": True}
     (row,) = [line for line in lines(shown, width, BLOCKS) if line.text.startswith("talker/0")]
     assert "SILENT for 5.2 s" in row.text
     assert row.style == "bold red"
