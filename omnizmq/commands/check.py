@@ -30,12 +30,13 @@ def check(file: str, sets: tuple[str, ...], as_json: bool) -> None:
 def examine(file: str, sets: tuple[str, ...] = ()) -> dict[str, Any]:
     """The document that `--json` prints, or `ConfigError`."""
     from omnizmq import config as configuration
-    from omnizmq.commands import engines
+    from omnizmq.commands import engines, plugins
     from omnizmq.pipeline import Pipeline
 
     found: list[dict[str, Any]] = []
     path = configuration.resolve(file)
     config = configuration.load(file, sets, judge=lambda config: found.extend(engines.look(config)))
+    found_plugins = plugins.look(config)
     pipeline = Pipeline(config)
     needed = pipeline.plan(None).names
     return {
@@ -54,6 +55,7 @@ def examine(file: str, sets: tuple[str, ...] = ()) -> dict[str, Any]:
         ],
         "edges": [{"from": edge.source, "to": edge.target, "mode": edge.mode} for edge in config.edge],
         "engines": found,
+        "plugins": found_plugins,
         "notes": [
             f"stage {stage.name} never runs: no final stage depends on it"
             for stage in pipeline.stages
@@ -86,6 +88,12 @@ def _render(document: dict[str, Any]) -> str:
     for replica, engine in replicas:
         lines.append(f"  {replica['id']:<{width}}  {', '.join(replica['devices']) or 'cpu'}  {engine}")
     lines += ["", "engines", *(f"  {_engine_line(engine)}" for engine in document["engines"])]
+    if document["plugins"]:
+        lines += [
+            "",
+            "plugins",
+            *(f"  {one['plugin']}  {one['entry_point']}{_lacking(one)}" for one in document["plugins"]),
+        ]
     lines += ["", "values", *(f"  {line}" for line in _assignments(document["values"]))]
     lines += [f"note: {note}" for note in document["notes"]]
     return "\n".join(lines)
@@ -93,8 +101,11 @@ def _render(document: dict[str, Any]) -> str:
 
 def _engine_line(engine: dict[str, Any]) -> str:
     where = engine["python"] or sys.executable
-    missing = f", missing packages: {', '.join(engine['missing'])}" if engine["missing"] else ""
-    return f"{engine['engine']}  {engine['entry_point']} in {where}{missing}"
+    return f"{engine['engine']}  {engine['entry_point']} in {where}{_lacking(engine)}"
+
+
+def _lacking(found: dict[str, Any]) -> str:
+    return f", missing packages: {', '.join(found['missing'])}" if found["missing"] else ""
 
 
 def _assignments(values: dict[str, Any]) -> Iterator[str]:

@@ -56,7 +56,7 @@ def probe(stage: str, engine: str, options: dict[str, Any]) -> dict[str, Any]:
     entry = known.get(engine)
     if entry is None:
         return {"error": f'stage.{stage}.engine: "{engine}": not an installed engine: {nearest(engine, sorted(known))}'}
-    packages, checks = _stated_in(entry.module)
+    packages, checks = stated_in(entry.module)
     missing = sorted(name for name in packages if find_spec(name) is None)
     if checks and not missing:
         try:
@@ -69,7 +69,7 @@ def probe(stage: str, engine: str, options: dict[str, Any]) -> dict[str, Any]:
     return {"entry_point": entry.value, "missing": missing}
 
 
-def _stated_in(module: str) -> tuple[set[str], bool]:
+def stated_in(module: str) -> tuple[set[str], bool]:
     """The top-level packages that the module's source says it needs, and whether it can check options.
 
     Of a module that cannot be found: its own package.

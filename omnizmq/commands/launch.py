@@ -38,6 +38,9 @@ SHIPPED = "embedded, qwen3_omni, qwen3_omni_one_gpu, qwen3_omni_tiny, synthetic"
 )
 @click.option("--name", metavar="NAME", help="The deployment's name; default: the configuration's.")
 @click.option("--set", "sets", multiple=True, metavar="K=V", help="Override a value: stage.talker.replicas=2.")
+@click.option(
+    "--http", "http_port", type=click.IntRange(0, 65535), metavar="PORT", help="Serve OpenAI's API there; 0: any port."
+)
 @click.option("--json", "as_json", is_flag=True, help="Print the ready line as JSON.")
 @click.option("--record", type=click.Path(path_type=Path), metavar="FILE", help="Record for `omnizmq replay`.")
 @click.option(
@@ -51,12 +54,13 @@ def launch(
     config_path: str,
     name: str | None,
     sets: tuple[str, ...],
+    http_port: int | None,
     as_json: bool,
     record: Path | None,
     record_max_mib: int | None,
     owned: bool,
 ) -> None:
-    """Start the router and its workers, and serve until SIGTERM or Ctrl-C.
+    """Start the router, its workers and its plugins, and serve until SIGTERM or Ctrl-C.
 
     A signal drains the deployment: no new requests, live ones may end. A second signal stops at once.
     """
@@ -64,7 +68,7 @@ def launch(
         raise click.UsageError(f"--record-max-mib {record_max_mib} goes with --record FILE: nothing is recorded")
     say = _forgiving(_events if owned else (_json_lines if as_json else _plain_lines))
     try:
-        config = _load(config_path, sets)
+        config = _load(config_path, sets if http_port is None else (*sets, f"plugins.http.port={http_port}"))
         recording = None if record is None else (record, record_max_mib or RECORD_MAX_MIB)
         status = loop.run(_serve(config, name or config.name, say, owned, recording))
     except OmnizmqError as error:
@@ -80,9 +84,9 @@ def _load(path: str, sets: tuple[str, ...]) -> Config:
     if sys.platform != "linux":
         raise LaunchError(f"a deployment runs on Linux, not on {sys.platform}; clients run anywhere")
     from omnizmq import config
-    from omnizmq.commands import engines
+    from omnizmq.commands import engines, plugins
 
-    return config.load(path, sets, judge=engines.look)
+    return config.load(path, sets, judge=lambda config: (engines.look(config), plugins.look(config)))
 
 
 async def _serve(config: Config, name: str, say: Say, owned: bool, recording: tuple[Path, int] | None) -> int:
@@ -164,6 +168,7 @@ def _ready(deployment: LocalDeployment, published: Deployment) -> dict[str, obje
         "endpoint": published.endpoint,
         "pid": published.pid,
         "stages": [stage.name for stage in deployment.config.stage],
+        "plugins": deployment.plugins,
         "remote": _remote(deployment),
     }
 
@@ -210,7 +215,11 @@ def _plain_lines(event: str, fields: dict[str, object]) -> None:
         stages = ", ".join(map(str, fields["stages"]))  # type: ignore[call-overload]
         remote: Any = fields["remote"]
         elsewhere = f"; from other machines at {remote['endpoint']} with {remote['keys']}" if remote else ""
-        click.echo(f"ready: {fields['name']} ({stages}) at {fields['endpoint']}, pid {fields['pid']}{elsewhere}")
+        plugins: Any = fields["plugins"]
+        serving = "".join(f"; {name} at {where}" for name, where in plugins.items())
+        click.echo(
+            f"ready: {fields['name']} ({stages}) at {fields['endpoint']}, pid {fields['pid']}{serving}{elsewhere}"
+        )
     elif event == "draining":
         click.echo("draining: no new requests; a second signal stops at once", err=True)
     elif event == "loading":

@@ -1,7 +1,7 @@
-"""A deployment in this process: runtime directory, trace, router, and the workers as children (F5, F6).
+"""A deployment in this process: runtime directory, trace, router, and workers and plugins as children (F5, F6).
 
-`start` returns when every stage can serve, or rolls back and raises. `drain` lets live requests end; `stop` ends what
-is left, in order: workers, router, trace, directory.
+`start` returns when every stage can serve and every plugin listens, or rolls back and raises. `drain` lets live
+requests end; `stop` ends what is left, in order: plugins, workers, router, trace, directory.
 """
 
 from __future__ import annotations
@@ -20,10 +20,12 @@ import msgspec
 from omnizmq import __version__, remote, runtime
 from omnizmq.config import Config
 from omnizmq.errors import ConfigError, LaunchError, OmnizmqError
+from omnizmq.launcher.plugins import Plugins
 from omnizmq.launcher.process import WorkerProcess, trim_log
 from omnizmq.launcher.retention import prune_own_states
 from omnizmq.launcher.supervisor import AllReady, FailLaunch, Order, Spawn, Supervisor
 from omnizmq.launcher.tracing import Tracing
+from omnizmq.lifeline import EXIT_MISCONFIGURED
 from omnizmq.protocol import VERSION
 from omnizmq.recording import file as recordings
 from omnizmq.recording.recorder import Recorder
@@ -31,7 +33,6 @@ from omnizmq.router.messages import DrainAsked, ReplicaStarting, StopAsked
 from omnizmq.router.server import RouterServer
 from omnizmq.runtime import Deployment, RuntimeDir
 from omnizmq.transport import make_keys
-from omnizmq.workers.lifeline import EXIT_MISCONFIGURED
 from omnizmq.workers.spec import WorkerSpec
 
 log = logging.getLogger(__name__)
@@ -42,7 +43,7 @@ LOG_CHECK_S = 60.0
 DAY_S = 24 * 3600.0
 
 Progress = Callable[[str, str], None]
-"""Called with a replica and what it does: `loading …`, `ready`."""
+"""Called with a replica or plugin and what it does: `loading …`, `ready`."""
 
 
 class LocalDeployment:
@@ -84,6 +85,7 @@ class LocalDeployment:
             if self._recorder is not None:
                 undo.callback(self._recorder.close, "the deployment did not start")
             self._server = self._make_server(state)
+            self._plugins = Plugins(self.config, self._nonce, self._directory.path, self._logs, progress)
             undo.pop_all()
 
     def _make_server(self, state: Path) -> RouterServer:
@@ -112,6 +114,11 @@ class LocalDeployment:
     def endpoint(self) -> str:
         return self._server.client_endpoint
 
+    @property
+    def plugins(self) -> dict[str, str]:
+        """Each plugin, and where it listens."""
+        return self._plugins.where
+
     async def start(self) -> Deployment:
         """Raises `LaunchError` or `ConfigError` after everything that was started has been rolled back (F5)."""
         try:
@@ -121,6 +128,7 @@ class LocalDeployment:
             await self._started
             deployment = Deployment(self.name, self.endpoint, self._nonce, os.getpid(), time.time(), VERSION)
             self._directory.publish(deployment)
+            await self._plugins.start()
         except BaseException:
             await self.stop()
             raise
@@ -144,6 +152,7 @@ class LocalDeployment:
         for timer in (self._restart, self._log_check):
             if timer is not None:
                 timer.cancel()
+        await self._plugins.stop()
         self._server.handle(StopAsked("the deployment has stopped"))
         await self._end_workers()
         for last_words in self._reaping.values():

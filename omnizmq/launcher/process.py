@@ -1,6 +1,6 @@
-"""One worker process: spawned in a session of its own, watched, reaped with its whole group, its log kept short.
+"""One child process: spawned in a session of its own, watched, reaped with its whole group, its log kept short.
 
-Standard input carries the worker's specification and then stays open: its end tells the worker that we are gone.
+Standard input carries the child's specification and then stays open: its end tells the child that we are gone.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import shutil
 import signal
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import IO
@@ -24,11 +24,18 @@ LAST_LINES = 12
 PIPE_BYTES = 64 << 10  # what a pipe holds anyway
 
 
-class WorkerProcess:
+class ChildProcess:
     """`exited(reason)` is called once, on the loop, after the process and its group were killed and reaped."""
 
-    def __init__(self, spec: WorkerSpec, log: Path, exited: Callable[[str], None]) -> None:
-        self.spec = spec
+    def __init__(
+        self,
+        command: Sequence[str],
+        specification: bytes,
+        log: Path,
+        exited: Callable[[str], None],
+        pass_fds: Sequence[int] = (),
+    ) -> None:
+        """Raises `OSError` where the command cannot be run."""
         self.status: int | None = None
         self._log = log
         self._exited = exited
@@ -38,18 +45,19 @@ class WorkerProcess:
         with open(log, "ab") as output:
             self._log_start = output.tell()
             self._process = subprocess.Popen(
-                [spec.stage_config.python or sys.executable, "-m", "omnizmq.workers"],
+                command,
                 stdin=subprocess.PIPE,
                 stdout=output,
                 stderr=output,
                 start_new_session=True,
+                pass_fds=pass_fds,
             )
         self._pidfd = os.pidfd_open(self._process.pid)
         self._loop.add_reader(self._pidfd, self._reap)
-        self._tell(encode(spec))
+        self._tell(specification)
 
     def _tell(self, specification: bytes) -> None:
-        """The pipe is made large enough to take it all, so that a worker that does not read blocks nobody."""
+        """The pipe is made large enough to take it all, so that a child that does not read blocks nobody."""
         fcntl.fcntl(self._stdin(), fcntl.F_SETPIPE_SZ, max(len(specification), PIPE_BYTES))
         with suppress(BrokenPipeError):  # it ended already: the reaper will say why
             self._stdin().write(specification)
@@ -89,6 +97,15 @@ class WorkerProcess:
             self._stdin().close()
         self.gone.set_result(None)
         self._exited(_reason(self.status))
+
+
+class WorkerProcess(ChildProcess):
+    """A replica of a stage, run by the stage's own interpreter where it has one."""
+
+    def __init__(self, spec: WorkerSpec, log: Path, exited: Callable[[str], None]) -> None:
+        command = [spec.stage_config.python or sys.executable, "-m", "omnizmq.workers"]
+        super().__init__(command, encode(spec), log, exited)
+        self.spec = spec
 
 
 def _reason(status: int) -> str:

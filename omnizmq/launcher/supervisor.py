@@ -7,9 +7,9 @@ failed start fails it; after that a dead replica is restarted, with a delay that
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
-from omnizmq.config import Config, StageConfig
+from omnizmq.config import Config, RouterConfig, StageConfig
 
 FORGET_DEATHS_S = 60.0
 
@@ -38,22 +38,36 @@ class AllReady:
 Order = Spawn | FailLaunch | AllReady
 
 
+class Deaths:
+    """Of one process, as far as they count."""
+
+    def __init__(self, limits: RouterConfig) -> None:
+        self._limits = limits
+        self._times: list[float] = []
+
+    def another(self, now: float) -> float:
+        """In how many seconds it may be started again: a delay that doubles by each death within a minute."""
+        self._times = [death for death in self._times if now - death < FORGET_DEATHS_S]
+        delay: float = self._limits.restart_delay_s * 2 ** len(self._times)
+        self._times.append(now)
+        return min(delay, self._limits.max_restart_delay_s)
+
+
 @dataclass
 class _Slot:
     replica: str
     stage: str
     devices: tuple[str, ...]
+    deaths: Deaths
     incarnation: int = 0
     state: str = "down"  # down, starting or up
     due: float = 0.0
-    deaths: list[float] = field(default_factory=list)
     expected: bool = False  # its end is wanted
 
 
 class Supervisor:
     def __init__(self, config: Config) -> None:
-        self._limits = config.router
-        self._slots = {slot.replica: slot for stage in config.stage for slot in _slots(stage)}
+        self._slots = {slot.replica: slot for stage in config.stage for slot in _slots(stage, config.router)}
         self._ready = False
         self._stopping = False
 
@@ -85,10 +99,7 @@ class Supervisor:
             return [FailLaunch(replica, reason)]
         if expected:
             return self._spawn_due(now)
-        slot.deaths = [death for death in slot.deaths if now - death < FORGET_DEATHS_S]
-        delay = self._limits.restart_delay_s * 2 ** len(slot.deaths)
-        slot.due = now + min(delay, self._limits.max_restart_delay_s)
-        slot.deaths.append(now)
+        slot.due = now + slot.deaths.another(now)
         return self._spawn_due(now)
 
     def ticked(self, now: float) -> list[Order]:
@@ -123,8 +134,8 @@ class Supervisor:
         return orders
 
 
-def _slots(stage: StageConfig) -> Iterator[_Slot]:
+def _slots(stage: StageConfig, limits: RouterConfig) -> Iterator[_Slot]:
     for n in range(stage.replicas):
         device = stage.devices[n] if n < len(stage.devices) else []
         devices = (device,) if isinstance(device, str) else tuple(device)
-        yield _Slot(f"{stage.name}/{n}", stage.name, devices)
+        yield _Slot(f"{stage.name}/{n}", stage.name, devices, Deaths(limits))

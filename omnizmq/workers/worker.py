@@ -16,13 +16,13 @@ from collections.abc import Callable
 from importlib.metadata import entry_points
 from pathlib import Path
 
+from omnizmq import lifeline
 from omnizmq import protocol as wire
 from omnizmq.config import Config
 from omnizmq.errors import ConfigError, OmnizmqError, ProtocolError, StageError
 from omnizmq.shm.memory import SharedMemoryError
 from omnizmq.shm.ring import RingWriter
 from omnizmq.transport import Dealer, make_context
-from omnizmq.workers import lifeline
 from omnizmq.workers.core import Gate
 from omnizmq.workers.dataplane import DataPlane, FromPeer
 from omnizmq.workers.engine import Engine, EngineContext

@@ -14,7 +14,14 @@ import pytest
 from omnizmq.commands import launch
 from omnizmq.config import shipped
 
-READY: dict[str, object] = {"name": "x", "endpoint": "ipc:///x", "pid": 7, "stages": ["a", "b"], "remote": None}
+READY: dict[str, object] = {
+    "name": "x",
+    "endpoint": "ipc:///x",
+    "pid": 7,
+    "stages": ["a", "b"],
+    "plugins": {},
+    "remote": None,
+}
 
 
 def test_lines_for_people(capsys: pytest.CaptureFixture[str]) -> None:
@@ -27,6 +34,11 @@ def test_w2_the_ready_line_names_the_file_that_a_client_elsewhere_needs(capsys: 
     launch._plain_lines("ready", {**READY, "remote": {"endpoint": "tcp://h:5", "keys": "/state/x/remote.json"}})
     told = "; from other machines at tcp://h:5 with /state/x/remote.json"
     assert capsys.readouterr() == (f"ready: x (a, b) at ipc:///x, pid 7{told}\n", "")
+
+
+def test_the_ready_line_says_where_plugins_listen(capsys: pytest.CaptureFixture[str]) -> None:
+    launch._plain_lines("ready", {**READY, "plugins": {"http": "http://127.0.0.1:8091"}})
+    assert capsys.readouterr().out == "ready: x (a, b) at ipc:///x, pid 7; http at http://127.0.0.1:8091\n"
 
 
 def test_its_help_names_every_configuration_that_is_shipped() -> None:

@@ -1,7 +1,7 @@
-"""A worker ends with its parent, and its process group with it (F6).
+"""A worker or plugin ends with its parent, and its process group with it (F6).
 
 Two signs say that the parent has died: the end of standard input, which the launcher holds open, and SIGHUP from the
-kernel (PR_SET_PDEATHSIG; SIGTERM is how the launcher ends a worker in good order). Both end the worker if it can still
+kernel (PR_SET_PDEATHSIG; SIGTERM is how the launcher ends a child in good order). Both end the child if it can still
 listen. One that cannot (it is stopped, or its engine never lets the interpreter go) is ended by the first of its
 siblings that does, which kills every group that the router had recorded; if no sibling could listen, by the next start
 (`omnizmq.runtime`).
@@ -23,7 +23,7 @@ LOCK_FREED_S = 1.0
 
 EXIT_FAILED_START = 3
 EXIT_MISCONFIGURED = 4
-"""What a worker ends with when its engine did not load; the second: because the configuration is wrong."""
+"""What a child ends with when its engine or plugin did not start; the second: because the configuration is wrong."""
 
 
 def hold(parent_pid: int) -> bool:
