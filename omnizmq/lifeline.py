@@ -25,6 +25,9 @@ EXIT_FAILED_START = 3
 EXIT_MISCONFIGURED = 4
 """What a child ends with when its engine or plugin did not start; the second: because the configuration is wrong."""
 
+EXIT_BROKEN = 5
+"""What a worker ends with when its engine can do nothing any more, and nobody has killed it for that."""
+
 
 def hold(parent_pid: int) -> bool:
     """Ask the kernel for SIGHUP at the parent's death. False: it has died already."""

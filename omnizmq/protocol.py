@@ -507,9 +507,9 @@ class AskStage(_Frame, frozen=True):
 
 
 class Heartbeat(_Frame, frozen=True):
-    """A worker says what its engine does (`loading`, `idle`, `stepping`, `failed`) and since when,
-    what its ring holds, how many frames it has dropped, and how many outputs it has discarded because their request had
-    ended before its caller's window let them go."""
+    """A worker says what its engine does (`loading`, `idle`, `stepping`, `computing`; `failed`: it did not load, or is
+    broken, and `text` says why) and since when, what its ring holds, how many frames it has dropped, and how many
+    outputs it has discarded because their request had ended before its caller's window let them go."""
 
     incarnation: int
     state: str

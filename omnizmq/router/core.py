@@ -292,6 +292,8 @@ class RouterCore:
             if effect is not None:
                 self.state.may_admit = True
                 self.state.effects.append(effect)
+            elif frame.state == "failed":
+                self._give_up(replica, f"broken: {frame.text}")
         elif isinstance(frame, wire.StageAnswer):
             self.state.effects += self._inquiries.came(replica, frame)
         else:

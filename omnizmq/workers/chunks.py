@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from omnizmq import protocol as wire
 from omnizmq.errors import StageError
 from omnizmq.shm.arrays import AnyArray, array_bytes, copy_array, described_bytes, dtype_code, offsets, shaped
-from omnizmq.workers.engine import Chunk
+from omnizmq.workers.engine import Chunk, EngineBrokenError
 
 INLINE_BYTES = 64 << 10
 """Arrays of at most so many bytes travel inside their frame: below that the ring is no faster (docs/performance.md)."""
@@ -36,6 +36,8 @@ def _pack(name: str, array: AnyArray) -> wire.ArrayData:
     try:
         out = np.empty(array.shape, np.dtype(code))
         copy_array(array, out)
+    except EngineBrokenError:  # about no chunk
+        raise
     except BaseException as error:  # an array of an engine's own may raise anything (F1)
         raise StageError(f"array {name!r} was not copied: {type(error).__name__}: {error}") from error
     return wire.ArrayData(name, code, list(array.shape), out.tobytes())

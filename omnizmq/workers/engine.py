@@ -90,6 +90,14 @@ class StageOutput:
     note: str | None = None
 
 
+class EngineBrokenError(Exception):
+    """Nothing can be computed in this process any more: a GPU's context that has failed, a library that is lost.
+
+    Any method of an engine may raise it, and any array that copies itself. Its text says in one line what happened. The
+    worker is killed and another one takes its place: its requests are driven again, or end with `replica_lost` (F2).
+    """
+
+
 class Engine(Protocol):
     """A stage's computation."""
 
@@ -111,7 +119,7 @@ class Engine(Protocol):
     def step(self, ready: Sequence[str]) -> list[StageOutput]:
         """One scheduling round over these requests (each has work): continuous batching. May raise: all of them fail.
 
-        An error of one request is its `StageOutput.error`, not an exception.
+        An error of one request is its `StageOutput.error`, not an exception. The request is aborted afterwards.
         """
 
     def close(self) -> None:

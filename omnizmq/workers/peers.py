@@ -18,6 +18,7 @@ from omnizmq.errors import ProtocolError, StageError
 from omnizmq.transport import PeerGoneError
 from omnizmq.workers.chunks import fill_slot
 from omnizmq.workers.dataplane import DataPlane
+from omnizmq.workers.engine import EngineBrokenError
 from omnizmq.workers.messages import (
     DropPeer,
     EngineFailed,
@@ -39,7 +40,8 @@ F = TypeVar("F", bound=wire.OnEdge | wire.BackOnEdge)
 
 
 class Peers:
-    """Of one worker. `later` hands an event to its gate, after what the gate has just ordered."""
+    """Of one worker. `later` hands an event to its gate, after what the gate has just ordered. Raises nothing but an
+    array's `EngineBrokenError`."""
 
     def __init__(self, plane: DataPlane, stage: str, replica: str, later: Callable[[GateEvent], None]) -> None:
         self._plane = plane
@@ -91,6 +93,8 @@ class Peers:
         """The bytes first, then who may read them."""
         try:
             spill = self._plane.write(command.slot, partial(fill_slot, command.chunk))
+        except EngineBrokenError:  # about no chunk
+            raise
         except BaseException as error:  # noqa: BLE001 (F1: an engine's own array may raise anything)
             self._unwritten(command, error)
             return

@@ -5,8 +5,8 @@ to do for that request, and its credit is due then. So an engine that is busy wi
 that waits for something else (time, a thread of its own) takes all that comes.
 
 An engine is other people's code, and may raise anything from anywhere: that fails the request it was called for, or all
-that were in the step (F1). Nothing leaves this module as an exception. It may also never return, from whichever method:
-`state` says `stepping` while it has the thread (F2).
+that were in the step (F1). Nothing leaves this module as an exception but `EngineBrokenError`, which is about all of
+them. It may also never return, from whichever method: `state` says `stepping` while it has the thread (F2).
 
 A probed request is answered for in the first round in which the engine has nothing to do for it (R4).
 """
@@ -14,14 +14,14 @@ A probed request is answered for in the first round in which the engine has noth
 from __future__ import annotations
 
 import logging
-import traceback
 from collections import Counter, deque
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field
 from typing import assert_never
 
-from omnizmq.errors import OmnizmqError, StageError
-from omnizmq.workers.engine import Chunk, Engine, EngineRequest, StageOutput
+from omnizmq.errors import StageError
+from omnizmq.workers.engine import Chunk, Engine, EngineBrokenError, EngineRequest, StageOutput
+from omnizmq.workers.failures import failure_of
 from omnizmq.workers.messages import (
     AbortEngine,
     AddToEngine,
@@ -147,6 +147,8 @@ class EngineRunner:
         self._requests.pop(engine_id, None)
         try:
             return EngineAborted(engine_id, _outputs(self._engine.abort(engine_id)))
+        except EngineBrokenError:
+            raise
         except BaseException:
             log.exception("the engine failed to abort %s", engine_id)
             return EngineAborted(engine_id, [])
@@ -208,12 +210,11 @@ class EngineRunner:
         return events
 
     def _failed(self, engine_id: str, error: BaseException) -> EngineFailed:
+        """Raises the error itself when it is no request's."""
+        if isinstance(error, EngineBrokenError):
+            raise error
         self._requests.pop(engine_id, None)
-        if isinstance(error, OmnizmqError):
-            # Without its frames: they hold the chunks that were fed, and a slot is free when its last view is gone.
-            return EngineFailed(engine_id, error.with_traceback(None))
-        log.error("the engine failed on %s\n%s", engine_id, "".join(traceback.format_exception(error)))
-        return EngineFailed(engine_id, StageError(f"{type(error).__name__}: {error}"))
+        return EngineFailed(engine_id, failure_of(error, engine_id))
 
 
 def _outputs(made: object) -> list[StageOutput]:

@@ -15,7 +15,7 @@ from contextlib import suppress
 from queue import Empty, SimpleQueue
 
 from omnizmq.errors import LaunchError, OmnizmqError
-from omnizmq.workers.engine import Engine
+from omnizmq.workers.engine import Engine, EngineBrokenError
 from omnizmq.workers.messages import EngineCommand, EngineEvent
 from omnizmq.workers.runner import EngineRunner
 
@@ -34,8 +34,8 @@ class _Stop:
 
 
 class EngineThread:
-    """`loaded(None)` or `loaded(error)` is called once, `said` for every batch of events; both in this thread. Whoever
-    has handled a batch calls `heard`."""
+    """`loaded(None)` or `loaded(error)` is called once, `said` for every batch of events, `broke` when the engine can
+    do nothing any more, as the last thing; all in this thread. Whoever has handled a batch calls `heard`."""
 
     def __init__(
         self,
@@ -43,10 +43,12 @@ class EngineThread:
         *,
         loaded: Callable[[Exception | None], None],
         said: Callable[[list[EngineEvent]], None],
+        broke: Callable[[EngineBrokenError], None],
     ) -> None:
         self._load = load
         self._loaded = loaded
         self._said = said
+        self._broke = broke
         self._queue: SimpleQueue[EngineCommand | _Wake | _Stop] = SimpleQueue()
         self._woken = threading.Event()
         self._ahead = threading.Semaphore(AHEAD)
@@ -95,6 +97,9 @@ class EngineThread:
         try:
             self._loaded(None)
             self._run(self._runner)
+        except EngineBrokenError as error:
+            log.exception("the engine is broken")
+            self._broke(error)
         finally:
             self._close(engine)
 

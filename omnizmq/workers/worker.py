@@ -25,12 +25,13 @@ from omnizmq.shm.ring import RingWriter
 from omnizmq.transport import Dealer, make_context
 from omnizmq.workers.core import Gate
 from omnizmq.workers.dataplane import DataPlane, FromPeer
-from omnizmq.workers.engine import Engine, EngineContext
+from omnizmq.workers.engine import Engine, EngineBrokenError, EngineContext
 from omnizmq.workers.messages import (
     DropPeer,
     EngineEvent,
     EngineFailed,
     FreeSlot,
+    GateCommand,
     GateEvent,
     MeetConsumer,
     PeerSent,
@@ -86,9 +87,14 @@ class Worker:
         identity = f"{spec.replica}#{spec.incarnation}#{spec.nonce}".encode()
         # Without a limit: a router that does not read is given up after `heartbeat_timeout_s`, which bounds it.
         self._router = Dealer(self._context, spec.router_endpoint, self._router_sent, identity=identity, limit=None)
-        self._thread = EngineThread(self._load, loaded=self._engine_loaded, said=self._engine_said)
+        self._thread = EngineThread(
+            self._load,
+            loaded=self._engine_loaded,
+            said=self._engine_said,
+            broke=lambda error: self._post(lambda: self._broken(error)),
+        )
         self._progress = "loading"
-        self._failure: tuple[int, str] | None = None  # exit status and reason of a failed start
+        self._failure: tuple[int, str] | None = None  # exit status and reason of a failed start or a broken engine
         self._heard = time.monotonic()
         self._ended: asyncio.Future[int] = self._loop.create_future()
 
@@ -217,6 +223,13 @@ class Worker:
         if self._failure is not None:
             self._loop.call_later(FAILED_LINGER_S, self._end, self._failure[0])
 
+    def _broken(self, error: EngineBrokenError) -> None:
+        """No request is told: the router gives this replica up, and what follows for them is its matter (F2)."""
+        if self._failure is None:
+            self._failure = (lifeline.EXIT_BROKEN, str(error))
+            self._send_heartbeat()
+            self._loop.call_later(FAILED_LINGER_S, self._end, self._failure[0])
+
     def _engine_said(self, events: list[EngineEvent]) -> None:
         self._post(lambda: self._handle_all(events))
 
@@ -256,24 +269,34 @@ class Worker:
     # --- The gate --------------------------------------------------------------------------------------------------
 
     def _handle(self, event: GateEvent) -> None:
-        if self._router.closed:  # this worker has ended, and something came late
+        if self._router.closed or self._failure is not None:  # this worker has ended, and something came late
             return
         try:
-            commands = self._gate.handle(event, time.monotonic_ns())
+            for command in self._ask_gate(event):
+                self._carry_out(command)
+        except EngineBrokenError as error:  # a tensor of the engine's could not be copied
+            self._broken(error)
+
+    def _ask_gate(self, event: GateEvent) -> list[GateCommand]:
+        try:
+            return self._gate.handle(event, time.monotonic_ns())
+        except EngineBrokenError:
+            raise
         except Exception as error:  # F1: the boundary between one request and all the others
             log.exception("the gate failed on a %s", type(event).__name__)
             engine_id = engine_id_of(event, self._spec.stage)
             if engine_id is not None:
                 self._later(EngineFailed(engine_id, StageError(f"{type(error).__name__}: {error}")))
-            return
-        for command in commands:
-            match command:
-                case ToRouter():
-                    self._to_router(command.frame)
-                case ToConsumer() | ToProducer() | MeetConsumer() | WriteSlot() | FreeSlot() | DropPeer():
-                    self._peers.carry_out(command)
-                case _:
-                    self._thread.put(command)
+            return []
+
+    def _carry_out(self, command: GateCommand) -> None:
+        match command:
+            case ToRouter():
+                self._to_router(command.frame)
+            case ToConsumer() | ToProducer() | MeetConsumer() | WriteSlot() | FreeSlot() | DropPeer():
+                self._peers.carry_out(command)
+            case _:
+                self._thread.put(command)
 
     def _to_router(self, frame: wire.WorkerToRouter) -> None:
         try:

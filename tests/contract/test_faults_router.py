@@ -198,6 +198,15 @@ class TestF2AReplicaThatDies:
         assert play >> play.beats("thinker/0", "stepping", since=began)
         assert play.waits(1) << effect(KillReplica, why="stuck in a step for 21.0 s")
 
+    def test_one_that_says_that_it_is_broken_is_killed_and_gets_nothing_more(self) -> None:
+        play = one_stage()
+        assert play >> play.submits("alice") << to("thinker/0", SubmitStage)
+        broken = play.beats("thinker/0", "failed")
+        assert play >> broken << effect(KillReplica, replica="thinker/0", incarnation=1, why="broken: failed")
+        assert play >> broken, "it is killed once"
+        assert play >> play.submits("bob", "next") << to("bob", Refused)
+        assert play >> play.dies("thinker/0") << to("alice", Terminal, finish_reason="error")
+
     def test_an_engine_that_is_idle_for_long_is_not(self) -> None:
         play = one_stage(step_timeout_s=20.0)
         began = play.now

@@ -17,6 +17,8 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from omnizmq.workers.engines.torch_errors import refuse_lost_device
+
 
 class TensorArray:
     """An `ArraySource`. The tensor may be anywhere and have any strides; it is not changed until it has been copied."""
@@ -31,16 +33,21 @@ class TensorArray:
             self._made.record(torch.cuda.current_stream(tensor.device))
 
     def copy_to(self, out: NDArray[Any]) -> None:
-        """On a stream of its own, once what computes the tensor is done; all is there when this returns."""
+        """On a stream of its own, once what computes the tensor is done; all is there when this returns. Raises
+        `EngineBrokenError` when its GPU is lost."""
         place = torch.from_numpy(out.view(_carrier(out.dtype))).view(self._tensor.dtype)
         if self._made is None:
             place.copy_(self._tensor)
             return
-        stream = torch.cuda.Stream(self._tensor.device)
-        stream.wait_event(self._made)
-        with torch.cuda.stream(stream):
-            place.copy_(self._tensor, non_blocking=True)
-        stream.synchronize()
+        try:
+            stream = torch.cuda.Stream(self._tensor.device)
+            stream.wait_event(self._made)
+            with torch.cuda.stream(stream):
+                place.copy_(self._tensor, non_blocking=True)
+            stream.synchronize()
+        except RuntimeError as error:
+            refuse_lost_device(error)
+            raise
 
 
 def as_tensor(array: NDArray[Any], dtype: torch.dtype | None = None) -> torch.Tensor:

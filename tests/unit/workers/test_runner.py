@@ -17,7 +17,7 @@ from support.engines import Copier, Deaf, Troubled, context
 
 from omnizmq.errors import InvalidRequestError, OmnizmqError, StageError
 from omnizmq.protocol import Prompt
-from omnizmq.workers.engine import Chunk, Engine, EngineRequest, StageOutput
+from omnizmq.workers.engine import Chunk, Engine, EngineBrokenError, EngineRequest, StageOutput
 from omnizmq.workers.engines.synthetic import create
 from omnizmq.workers.messages import (
     AbortEngine,
@@ -497,6 +497,20 @@ class TestF1:
         bench.rounds()
         assert bench.text("waits") == "3 "
         assert bench.runner.state[0] == "idle"
+
+    @pytest.mark.parametrize("method", ["add", "feed", "end_of_input", "has_work", "step", "abort"])
+    def test_f2_an_engine_that_is_broken_is_about_no_request(self, method: str) -> None:
+        bench = Bench(Troubled(raising(method, "a", EngineBrokenError("lost"))))
+
+        def use() -> None:
+            bench.add("a")
+            bench.feed("a", 1, end=True)
+            bench.rounds()
+            bench.obey(AbortEngine("a"))
+
+        with pytest.raises(EngineBrokenError, match="lost"):
+            use()
+        assert bench.of(EngineFailed) == bench.of(EngineAborted) == []
 
     def test_f1_an_error_of_the_tree_keeps_its_kind_and_others_are_stage_errors(self) -> None:
         for error, kind, message in (

@@ -14,7 +14,7 @@ from support.running import eventually
 
 from omnizmq.errors import ConfigError, LaunchError
 from omnizmq.protocol import Prompt
-from omnizmq.workers.engine import Chunk, Engine, EngineRequest, StageOutput
+from omnizmq.workers.engine import Chunk, Engine, EngineBrokenError, EngineRequest, StageOutput
 from omnizmq.workers.engines.synthetic import create
 from omnizmq.workers.messages import (
     AbortEngine,
@@ -37,7 +37,8 @@ class Desk:
         self.events: list[EngineEvent] = []
         self.batches = 0
         self.hears = True
-        self.thread = EngineThread(load, loaded=self.loaded.append, said=self.said)
+        self.broke: list[EngineBrokenError] = []
+        self.thread = EngineThread(load, loaded=self.loaded.append, said=self.said, broke=self.broke.append)
 
     def said(self, events: list[EngineEvent]) -> None:
         self.events += events
@@ -90,6 +91,10 @@ class Bell(Copier):
         return [StageOutput(request_id, f"{self.answered} ") for request_id in ready]
 
 
+def _raise(error: Exception) -> None:
+    raise error
+
+
 class TestLife:
     def test_it_loads_runs_and_closes_its_engine_once(self) -> None:
         copier = Copier()
@@ -99,6 +104,17 @@ class TestLife:
             assert eventually(lambda: len(desk.made()) == 3)
             assert desk.loaded == [None]
         assert (desk.text(), copier.closed) == ("1 2 ", 1)
+
+    def test_f2_an_engine_that_breaks_is_told_of_and_closed_and_the_thread_ends(self) -> None:
+        error = EngineBrokenError("the GPU is lost")
+        troubled = Troubled(lambda method, _: _raise(error) if method == "step" else None)
+        with running(lambda wake: troubled) as desk:  # noqa: ARG005
+            desk.request()
+            desk.feed("a", 1)
+            assert eventually(lambda: troubled.closed == 1)
+            assert desk.broke == [error]
+            assert desk.made() == []
+            assert desk.thread.stop(5)
 
     def test_state_is_loading_until_the_engine_is_there(self) -> None:
         go = threading.Event()

@@ -8,18 +8,22 @@ Options: `threads` (1) on a CPU. No parameters; `seed` is accepted, so that one 
 
 from __future__ import annotations
 
-from collections import deque
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Mapping
 from typing import Any
 
+import numpy as np
+from numpy.typing import NDArray
+
 from omnizmq.errors import ConfigError, OmnizmqError
-from omnizmq.workers.engine import Audio, Chunk, EngineContext, EngineRequest, StageOutput
+from omnizmq.workers.engine import Chunk, EngineContext, EngineRequest
 from omnizmq.workers.engines.qwen3_omni.checkpoint import Checkpoint
+from omnizmq.workers.engines.qwen3_omni.requests import not_finite
 from omnizmq.workers.engines.qwen3_omni.rows import read_codes
 from omnizmq.workers.engines.qwen3_omni.stage import Stage
 from omnizmq.workers.engines.qwen3_omni.wave import SAMPLE_RATE, WaveModel, WaveStream
 from omnizmq.workers.engines.settings import read_params, whole
+from omnizmq.workers.engines.torch_errors import failure_of
+from omnizmq.workers.engines.turns import Turns
 
 PARAMS = {"seed": whole(0, (1 << 32) - 1)}
 
@@ -33,73 +37,40 @@ def create_code2wav(context: EngineContext, options: Mapping[str, Any], checkpoi
     return Code2Wav(WaveModel(stage))
 
 
-@dataclass
-class _Sound:
-    """One request."""
-
-    stream: WaveStream
-    chunks: deque[Chunk] = field(default_factory=deque)
-    input_ended: bool = False
-    outputs: int = 0
-
-    @property
-    def usage(self) -> dict[str, int | float]:
-        return {"audio_s": self.stream.samples / SAMPLE_RATE, "chunks": self.outputs}
-
-
-class Code2Wav:
+class Code2Wav(Turns):
     """See the module."""
 
     def __init__(self, model: WaveModel) -> None:
+        super().__init__(SAMPLE_RATE)
         self._model = model
-        self._live: dict[str, _Sound] = {}  # in the order of their turns
-
-    # --- Engine ----------------------------------------------------------------------------------------------------
 
     def add(self, request: EngineRequest) -> None:
         """Raises `InvalidRequestError`."""
         read_params(request.params, PARAMS)
-        self._live[request.request_id] = _Sound(WaveStream(self._model))
+        self.begin(request.request_id, _Frames(self._model))
 
-    def feed(self, request_id: str, edge: str, chunk: Chunk) -> None:  # noqa: ARG002
-        self._live[request_id].chunks.append(chunk)
+    def failure_of(self, error: Exception, request_id: str) -> OmnizmqError:
+        """Raises `EngineBrokenError`."""
+        return failure_of(error, request_id)
 
-    def end_of_input(self, request_id: str, edge: str) -> None:  # noqa: ARG002
-        self._live[request_id].input_ended = True
 
-    def abort(self, request_id: str) -> list[StageOutput]:
-        sound = self._live.pop(request_id, None)
-        if sound is None:
-            return []
-        return [StageOutput(request_id, ended=True, finish_reason="abort", usage=sound.usage)]
+class _Frames:
+    """The sound of one request, frame by frame."""
 
-    def has_work(self, request_id: str) -> bool:
-        sound = self._live.get(request_id)
-        return sound is not None and (bool(sound.chunks) or sound.input_ended)
+    def __init__(self, model: WaveModel) -> None:
+        self._model = model
+        self._stream = WaveStream(model)
 
-    def step(self, ready: Sequence[str]) -> list[StageOutput]:
-        candidates = frozenset(ready)
-        request_id = next(request_id for request_id in self._live if request_id in candidates)
-        return [self._turn(request_id, self._live.pop(request_id))]
+    @property
+    def samples(self) -> int:
+        return self._stream.samples
 
-    def close(self) -> None:
-        self._live.clear()
+    def push(self, chunk: Chunk) -> NDArray[np.float32]:
+        """Raises `StageError`."""
+        samples = self._stream.push(read_codes(chunk, self._stream.frames, self._model.groups, self._model.codebook))
+        if not np.isfinite(samples).all():
+            raise not_finite()
+        return samples
 
-    # --- Inside ----------------------------------------------------------------------------------------------------
-
-    def _turn(self, request_id: str, sound: _Sound) -> StageOutput:
-        """One chunk of a request, which is out of the table and goes back to its end unless it has ended."""
-        content = None
-        if sound.chunks:
-            try:
-                codes = read_codes(
-                    sound.chunks.popleft(), sound.stream.frames, self._model.groups, self._model.codebook
-                )
-            except OmnizmqError as error:
-                return StageOutput(request_id, error=error)
-            content = Audio(sound.stream.push(codes), SAMPLE_RATE)
-            sound.outputs += 1
-        if sound.chunks or not sound.input_ended:
-            self._live[request_id] = sound
-            return StageOutput(request_id, content=content)
-        return StageOutput(request_id, content=content, ended=True, finish_reason="stop", usage=sound.usage)
+    def finish(self) -> None:
+        """Frames may end anywhere."""

@@ -36,8 +36,8 @@ class Sampler:
     """Of one request. `suppressed`: bool `[vocabulary]`, tokens that are never chosen."""
 
     def __init__(self, sampling: Sampling, generator: torch.Generator, suppressed: torch.Tensor | None = None) -> None:
+        self.draws = generator
         self._sampling = sampling
-        self._generator = generator
         self._suppressed = suppressed
         self._seen: torch.Tensor | None = None
 
@@ -45,7 +45,7 @@ class Sampler:
         """Tokens that the repetition penalty is to count."""
         if self._sampling.repetition_penalty != 1.0:
             if self._seen is None:
-                self._seen = torch.zeros(vocabulary, dtype=torch.bool, device=self._generator.device)
+                self._seen = torch.zeros(vocabulary, dtype=torch.bool, device=self.draws.device)
             self._seen[torch.tensor(list(tokens), dtype=torch.long, device=self._seen.device)] = True
 
     def choose(self, logits: torch.Tensor) -> torch.Tensor:
@@ -59,12 +59,23 @@ class Sampler:
             return logits.argmax()
         weights = _warped(logits, self._sampling).softmax(-1)
         # The smallest of exponential waiting times is a draw by these weights, without a copy to the host.
-        return (weights / torch.empty_like(weights).exponential_(generator=self._generator)).argmax()
+        return (weights / torch.empty_like(weights).exponential_(generator=self.draws)).argmax()
 
 
 def choose(logits: torch.Tensor, samplers: Sequence[Sampler]) -> torch.Tensor:
     """`[rows, vocabulary]` -> `[rows]`."""
     return torch.stack([sampler.choose(row) for sampler, row in zip(samplers, logits.float(), strict=True)])
+
+
+def finite(logits: torch.Tensor) -> torch.Tensor:
+    """`[rows, vocabulary]` -> bool `[rows]`: whether there is anything to choose from."""
+    return logits.isfinite().all(-1)
+
+
+def taken(tokens: torch.Tensor, fine: torch.Tensor) -> list[int | None]:
+    """What `choose` chose, on the host, by one copy; None for a row that is not `finite`."""
+    rows = torch.stack((tokens, fine.to(tokens.dtype)), dim=1).tolist()
+    return [token if fine else None for token, fine in rows]
 
 
 def generator(device: torch.device, seed: int | None) -> torch.Generator:

@@ -37,6 +37,11 @@ class Slots:
     def give_back(self, slot: int) -> None:
         self._free.append(slot)
 
+    def wipe(self, slot: int) -> None:
+        """What it holds can harm nobody: values of no weight count, when they are no numbers."""
+        for held in (*self.keys, *self.values):
+            held[slot].zero_()
+
     def rows(self, slots: Sequence[int], starts: Sequence[int], count: int) -> Rows:
         """For one forward pass: row n appends `count` tokens to slot `slots[n]`, which holds `starts[n]`."""
         return Rows(self, slots, starts, count)

@@ -3,7 +3,7 @@
 A step begins one new request, then makes one frame of each that can go on. Frame k needs the k-th token that is spoken
 (none after the last); until it is there the request waits. A reply ends with the codec's own end, or at `max_tokens`.
 What cannot be spoken (an empty answer, a prompt without a user's turn) makes no frames, ends in good order and leaves a
-note.
+note. A request fails alone (`attempt`).
 
 Options: `initial_chunk_frames` (4) of a reply's first chunk and `chunk_frames` (25) of the others, 0.08 s a frame;
 `slots`, `slot_tokens`, `dtype`, `threads` as for the Thinker.
@@ -23,8 +23,17 @@ from omnizmq.errors import ConfigError, InvalidRequestError
 from omnizmq.protocol import Param
 from omnizmq.workers.engine import Chunk, EngineContext, EngineRequest, FinishReason, StageOutput
 from omnizmq.workers.engines.qwen3_omni.checkpoint import Checkpoint
+from omnizmq.workers.engines.qwen3_omni.requests import Held, Requests, attempt, not_finite
 from omnizmq.workers.engines.qwen3_omni.rows import codes_chunk, read_tokens
-from omnizmq.workers.engines.qwen3_omni.sampling import SETTINGS, Sampler, Sampling, choose, generator
+from omnizmq.workers.engines.qwen3_omni.sampling import (
+    SETTINGS,
+    Sampler,
+    Sampling,
+    choose,
+    finite,
+    generator,
+    taken,
+)
 from omnizmq.workers.engines.qwen3_omni.speech_text import Turns, Words
 from omnizmq.workers.engines.qwen3_omni.stage import Stage
 from omnizmq.workers.engines.qwen3_omni.talker_model import OPENING, Reply, TalkerModel
@@ -49,17 +58,16 @@ def create_talker(context: EngineContext, options: Mapping[str, Any], checkpoint
     return Talker(context, stage, TalkerModel(stage))
 
 
-@dataclass
-class _Speech:
-    """One request, to which the prompt may still be missing."""
+@dataclass(kw_only=True)
+class _Speech(Held):
+    """One request, to which the prompt may still be missing. `residual`: the sampler of all groups but the first; the
+    two draw from one source."""
 
     speaker: int
-    sampler: Sampler
     residual: Sampler
     most: int
     words: Words
     rows: torch.Tensor | None = None
-    slot: int | None = None
     reply: Reply | None = None
     frames: list[list[int]] = field(default_factory=list)  # not yet handed on
     frames_sent: int = 0
@@ -83,7 +91,7 @@ class Talker:
         self._chunk_frames: int = stage.options.get("chunk_frames", 25)
         self._speakers: dict[str, int] = dict(stage.config.talker_config.speaker_id)
         self._turns = Turns(stage.config.im_start_token_id, stage.config.user_token_id, stage.config.assistant_token_id)
-        self._live: dict[str, _Speech] = {}
+        self._requests: Requests[_Speech] = Requests(model.slots, context.wake)
 
     # --- Engine ----------------------------------------------------------------------------------------------------
 
@@ -99,18 +107,20 @@ class Talker:
         first = Sampling(**{key: params[key] for key in Sampling.__slots__})
         # As in the library: the other groups are drawn when the first is, by constants of their own.
         others = Sampling(temperature=1.0 if first.temperature else 0.0, top_k=50, top_p=0.8)
-        self._live[request.request_id] = _Speech(
-            self._speaker(params),
-            Sampler(first, draws, self._model.suppressed),
-            Sampler(others, draws),
-            params["max_tokens"],
-            Words([], self._turns),
+        self._requests.add(
+            _Speech(
+                request_id=request.request_id,
+                sampler=Sampler(first, draws, self._model.suppressed),
+                residual=Sampler(others, draws),
+                speaker=self._speaker(params),
+                most=params["max_tokens"],
+                words=Words([], self._turns),
+            )
         )
-        self._give_slots()
 
     def feed(self, request_id: str, edge: str, chunk: Chunk) -> None:  # noqa: ARG002
         """Raises `StageError`, and `InvalidRequestError` for a prompt beyond a slot."""
-        speech = self._live[request_id]
+        speech = self._requests[request_id]
         ids, rows = read_tokens(chunk)
         if speech.words.prompt:
             speech.words.answer += ids
@@ -124,42 +134,45 @@ class Talker:
             )
 
     def end_of_input(self, request_id: str, edge: str) -> None:  # noqa: ARG002
-        self._live[request_id].words.ended = True
+        self._requests[request_id].words.ended = True
 
     def abort(self, request_id: str) -> list[StageOutput]:
-        speech = self._live.get(request_id)
+        speech = self._requests.get(request_id)
         if speech is None:
             return []
-        self._forget(request_id)
+        self._requests.forget(speech)
         return [StageOutput(request_id, ended=True, finish_reason="abort", usage=speech.usage)]
 
     def has_work(self, request_id: str) -> bool:
-        speech = self._live.get(request_id)
+        speech = self._requests.get(request_id)
         return speech is not None and speech.slot is not None and self._can_go_on(speech)
 
     def busy_with(self, request_id: str) -> bool:
         """It waits for a slot."""
-        speech = self._live.get(request_id)
+        speech = self._requests.get(request_id)
         return speech is not None and speech.slot is None
 
     def step(self, ready: Sequence[str]) -> list[StageOutput]:
+        speeches = [self._requests[request_id] for request_id in ready]
         with torch.inference_mode():
-            self._compute([self._live[request_id] for request_id in ready])
-        outputs = [self._output(request_id, self._live[request_id]) for request_id in ready]
+            self._compute(speeches)
+        outputs = [self._output(speech) for speech in speeches]
         return [output for output in outputs if output is not None]
 
     def close(self) -> None:
-        self._live.clear()
+        self._requests.clear()
 
     # --- Inside ----------------------------------------------------------------------------------------------------
 
     def _compute(self, speeches: list[_Speech]) -> None:
         going = [speech for speech in speeches if speech.reply is not None]
-        self._make_frames([speech for speech in going if _has_code(speech)])
-        self._make_codes([speech for speech in going if self._has_words(speech)])
-        new = next((speech for speech in speeches if speech.reply is None), None)
-        if new is not None:
-            self._begin(new)
+        new = [speech for speech in speeches if speech.reply is None][:1]
+        attempt([speech for speech in going if _has_code(speech)], self._make_frames)
+        moving = [speech for speech in going if speech.failure is None and self._has_words(speech)]
+        moving.sort(key=lambda speech: speech.own_slot)
+        attempt(moving, self._advance)
+        attempt(new, self._begin)
+        attempt([speech for speech in moving + new if speech.failure is None and speech.reply], self._choose)
 
     def _speaker(self, params: Mapping[str, Param]) -> int:
         name = params.get("speaker")
@@ -181,33 +194,31 @@ class Talker:
         reply = speech.reply
         return reply is not None and (speech.words.ended or reply.steps + 1 < len(speech.words.spoken))
 
-    def _begin(self, speech: _Speech) -> None:
+    def _begin(self, speeches: Sequence[_Speech]) -> None:
+        """Of one request alone."""
+        (speech,) = speeches
         silent = _silence(speech.words)
         if silent is not None:
             speech.reason, speech.note = "stop", silent
             return
-        assert speech.slot is not None
-        speech.reply = self._model.begin(speech.slot, speech.words, speech.rows, speech.speaker)
+        speech.reply = self._model.begin(speech.own_slot, speech.words, speech.rows, speech.speaker)
         speech.rows = None
-        self._choose([speech], [speech.reply])
 
-    def _make_frames(self, speeches: list[_Speech]) -> None:
+    def _make_frames(self, speeches: Sequence[_Speech]) -> None:
         """The other groups of those whose first code is chosen."""
-        replies = [speech.reply for speech in speeches if speech.reply is not None]
-        if replies:
-            frames = self._model.frames(replies, [speech.residual for speech in speeches])
-            for speech, frame in zip(speeches, frames, strict=True):
+        frames = self._model.frames(_replies(speeches), [speech.residual for speech in speeches])
+        for speech, frame in zip(speeches, frames, strict=True):
+            if frame is None:
+                speech.failure = not_finite()
+            else:
                 speech.frames.append(frame)
 
-    def _make_codes(self, speeches: list[_Speech]) -> None:
-        """The next first code of those whose next token is known."""
-        speeches.sort(key=lambda speech: -1 if speech.slot is None else speech.slot)
-        replies = [speech.reply for speech in speeches if speech.reply is not None]
-        if replies:
-            self._model.advance(
-                replies, [self._next_token(speech, reply) for speech, reply in zip(speeches, replies, strict=True)]
-            )
-            self._choose(speeches, replies)
+    def _advance(self, speeches: Sequence[_Speech]) -> None:
+        """To the next position of those whose next token is known."""
+        replies = _replies(speeches)
+        self._model.advance(
+            replies, [self._next_token(speech, reply) for speech, reply in zip(speeches, replies, strict=True)]
+        )
 
     def _next_token(self, speech: _Speech, reply: Reply) -> int:
         """The next spoken token, the end of the text after the last one, and then silence for ever."""
@@ -216,19 +227,28 @@ class Talker:
             return spoken[following]
         return self._model.text_end if following == len(spoken) else self._model.text_pad
 
-    def _choose(self, speeches: list[_Speech], replies: list[Reply]) -> None:
-        codes = choose(self._model.logits(replies), [speech.sampler for speech in speeches]).tolist()
+    def _choose(self, speeches: Sequence[_Speech]) -> None:
+        """The first code of the next frame."""
+        replies = _replies(speeches)
+        logits = self._model.logits(replies)
+        codes = taken(choose(logits, [speech.sampler for speech in speeches]), finite(logits))
+        for speech, code in zip(speeches, codes, strict=True):
+            speech.sampler.saw([] if code is None else [code], self._model.codes)
         for speech, reply, code in zip(speeches, replies, codes, strict=True):
             speech.codes += 1
-            speech.sampler.saw([code], self._model.codes)
-            if code == self._model.end:
+            if code is None:
+                speech.failure = not_finite()
+            elif code == self._model.end:
                 speech.reason = "stop"
             elif speech.codes >= speech.most or reply.length >= self._model.slots.tokens:
                 speech.reason = "length"
             else:
                 reply.code = code
 
-    def _output(self, request_id: str, speech: _Speech) -> StageOutput | None:
+    def _output(self, speech: _Speech) -> StageOutput | None:
+        if speech.failure is not None:
+            self._requests.forget(speech)
+            return StageOutput(speech.request_id, error=speech.failure)
         ended = speech.reason is not None
         chunks = []
         wanted = self._chunk_frames if speech.frames_sent else self._initial_chunk_frames
@@ -239,9 +259,9 @@ class Talker:
         if not ended and not chunks:
             return None
         if ended:
-            self._forget(request_id)
+            self._requests.forget(speech)
         return StageOutput(
-            request_id,
+            speech.request_id,
             chunks=dict.fromkeys(self._context.targets, chunks) if chunks else {},
             ended=ended,
             finish_reason=speech.reason,
@@ -249,20 +269,10 @@ class Talker:
             note=speech.note,
         )
 
-    def _give_slots(self) -> None:
-        """To those that wait, in the order in which they came."""
-        for speech in self._live.values():
-            if not self._model.slots.any_free:
-                return
-            if speech.slot is None:
-                speech.slot = self._model.slots.take()
 
-    def _forget(self, request_id: str) -> None:
-        slot = self._live.pop(request_id).slot
-        if slot is not None:
-            self._model.slots.give_back(slot)
-            self._give_slots()
-            self._context.wake()
+def _replies(speeches: Sequence[_Speech]) -> list[Reply]:
+    """Of requests that have begun."""
+    return [speech.reply for speech in speeches if speech.reply is not None]
 
 
 def _has_code(speech: _Speech) -> bool:

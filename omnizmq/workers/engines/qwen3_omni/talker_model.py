@@ -15,7 +15,7 @@ from transformers import DynamicCache, Qwen3OmniMoeTalkerForConditionalGeneratio
 from transformers.conversion_mapping import get_checkpoint_conversion_mapping, register_checkpoint_conversion_mapping
 
 from omnizmq.errors import StageError
-from omnizmq.workers.engines.qwen3_omni.sampling import Sampler, choose
+from omnizmq.workers.engines.qwen3_omni.sampling import Sampler, choose, finite
 from omnizmq.workers.engines.qwen3_omni.slots import Slots
 from omnizmq.workers.engines.qwen3_omni.speech_text import Words
 from omnizmq.workers.engines.qwen3_omni.stage import Stage
@@ -90,22 +90,26 @@ class TalkerModel:
         logits: torch.Tensor = self._model.codec_head(torch.cat([reply.hidden for reply in replies]))
         return logits
 
-    def frames(self, replies: Sequence[Reply], samplers: Sequence[Sampler]) -> list[list[int]]:
-        """A frame of each reply that has a `code`: codes of all groups."""
+    def frames(self, replies: Sequence[Reply], samplers: Sequence[Sampler]) -> list[list[int] | None]:
+        """A frame of each reply that has a `code`: codes of all groups; None where logits were not finite."""
         predictor = self._model.code_predictor
         firsts = torch.tensor([reply.code for reply in replies], device=self._device)
         codes, embedded = [firsts], [self._model.model.codec_embedding(firsts)]
         cache = DynamicCache(config=predictor.config)
         inputs = torch.stack((torch.cat([reply.hidden for reply in replies]), embedded[0]), dim=1)
+        fine = torch.ones(len(replies), dtype=torch.bool, device=self._device)
         for head, table in zip(predictor.lm_head, predictor.model.codec_embedding, strict=True):
             hidden = predictor.model(inputs_embeds=inputs, cache=cache, use_cache=True).last_hidden_state[:, -1]
-            codes.append(choose(head(hidden), samplers))
+            logits = head(hidden)
+            fine &= finite(logits)
+            codes.append(choose(logits, samplers))
             embedded.append(table(codes[-1]))
             inputs = embedded[-1][:, None]
-        for reply, frame in zip(replies, torch.stack(embedded, dim=1).sum(1), strict=True):
+        sums = torch.stack(embedded, dim=1).sum(1)
+        frames = torch.stack((*codes, fine.to(firsts.dtype)), dim=1).tolist()
+        for reply, frame in zip(replies, sums, strict=True):
             reply.code, reply.frame = None, frame[None]
-        frames: list[list[int]] = torch.stack(codes, dim=1).tolist()
-        return frames
+        return [codes if good else None for *codes, good in frames]
 
     def advance(self, replies: Sequence[Reply], tokens: Sequence[int]) -> None:
         """The next position of each reply: its last frame, and the token that is spoken next."""

@@ -1,7 +1,7 @@
 """The Thinker: a prompt of text and sound to text, several requests in each step (continuous batching).
 
 A step computes the prompt of one new request, then one token of each that runs. Tokens go to the Talker as they are
-chosen, text to the caller.
+chosen, text to the caller. A request fails alone (`attempt`).
 
 Options: `slots` (the stage's `max_inflight`): requests held at once, further ones wait here; `slot_tokens` (4096):
 prompt and answer of one request together; `dtype` (the checkpoint's); `threads` (1) on a CPU.
@@ -23,8 +23,17 @@ from omnizmq.workers.engine import Chunk, EngineContext, EngineRequest, FinishRe
 from omnizmq.workers.engines.qwen3_omni.checkpoint import Checkpoint
 from omnizmq.workers.engines.qwen3_omni.hearing import Features
 from omnizmq.workers.engines.qwen3_omni.prompt import Asked, Prompts
+from omnizmq.workers.engines.qwen3_omni.requests import Held, Requests, attempt, not_finite
 from omnizmq.workers.engines.qwen3_omni.rows import tokens_chunk
-from omnizmq.workers.engines.qwen3_omni.sampling import SETTINGS, Sampler, Sampling, choose, generator
+from omnizmq.workers.engines.qwen3_omni.sampling import (
+    SETTINGS,
+    Sampler,
+    Sampling,
+    choose,
+    finite,
+    generator,
+    taken,
+)
 from omnizmq.workers.engines.qwen3_omni.slots import Rows, Slots
 from omnizmq.workers.engines.qwen3_omni.stage import Stage
 from omnizmq.workers.engines.qwen3_omni.text import Text
@@ -108,17 +117,16 @@ class ThinkerModel:
             hook.remove()
 
 
-@dataclass
-class _Answer:
+@dataclass(kw_only=True)
+class _Answer(Held):
     """One request. `tokens`: what was generated, all but the last of them in the slot once the prompt is."""
 
     asked: Asked | None  # until it is in the slot
     prompt: list[int]
-    sampler: Sampler
     text: Text
     most: int
-    slot: int | None = None
     tokens: list[int] = field(default_factory=list)
+    chunks: list[Chunk] = field(default_factory=list)  # of the prompt, until they are handed on
 
     @property
     def usage(self) -> dict[str, int | float]:
@@ -135,7 +143,7 @@ class Thinker:
         self._prompts = prompts
         self._end = stage.config.im_end_token_id
         self._vocabulary = stage.vocabulary
-        self._live: dict[str, _Answer] = {}
+        self._requests: Requests[_Answer] = Requests(model.slots, context.wake)
 
     # --- Engine ----------------------------------------------------------------------------------------------------
 
@@ -155,16 +163,16 @@ class Thinker:
             Sampling(**{key: value for key, value in params.items() if key in Sampling.__slots__}),
             generator(self._device, params.get("seed")),
         )
-        sampler.saw(prompt, self._vocabulary)
-        answer = _Answer(
-            asked,
-            prompt,
-            sampler,
-            Text(self._prompts.vocabulary, params.get("stop", [])),
-            min(params.get("max_tokens", MAX_TOKENS), room),
+        self._requests.add(
+            _Answer(
+                request_id=request.request_id,
+                sampler=sampler,
+                asked=asked,
+                prompt=prompt,
+                text=Text(self._prompts.vocabulary, params.get("stop", [])),
+                most=min(params.get("max_tokens", MAX_TOKENS), room),
+            )
         )
-        self._live[request.request_id] = answer
-        self._give_slots()
 
     def feed(self, request_id: str, edge: str, chunk: Chunk) -> None:  # noqa: ARG002
         raise StageError(f"a thinker takes no chunks; one came from {edge}")
@@ -174,55 +182,67 @@ class Thinker:
 
     def abort(self, request_id: str) -> list[StageOutput]:
         """Immediate. Text that was held back, because a stop text could have begun, is returned."""
-        answer = self._live.get(request_id)
+        answer = self._requests.get(request_id)
         if answer is None:
             return []
-        self._forget(request_id)
+        self._requests.forget(answer)
         content = answer.text.finish() if self._context.final_output else None
         return [StageOutput(request_id, content or None, ended=True, finish_reason="abort", usage=answer.usage)]
 
     def has_work(self, request_id: str) -> bool:
-        answer = self._live.get(request_id)
+        answer = self._requests.get(request_id)
         return answer is not None and answer.slot is not None
 
     def busy_with(self, request_id: str) -> bool:
         """It waits for a slot."""
-        return request_id in self._live
+        return self._requests.get(request_id) is not None
 
     def step(self, ready: Sequence[str]) -> list[StageOutput]:
-        running = [request_id for request_id in ready if self._live[request_id].tokens]
-        new = next((request_id for request_id in ready if not self._live[request_id].tokens), None)
-        outputs = [] if new is None else [self._begin(new)]
-        return outputs + (self._continue(running) if running else [])
+        answers = [self._requests[request_id] for request_id in ready]
+        new = [answer for answer in answers if not answer.tokens][:1]
+        running = sorted((answer for answer in answers if answer.tokens), key=lambda answer: answer.own_slot)
+        attempt(new, self._begin)
+        attempt(running, self._continue)
+        return [self._output(answer) for answer in new + running]
 
     def close(self) -> None:
-        self._live.clear()
+        self._requests.clear()
 
     # --- Inside ----------------------------------------------------------------------------------------------------
 
-    def _begin(self, request_id: str) -> StageOutput:
-        answer = self._live[request_id]
+    def _begin(self, answers: Sequence[_Answer]) -> None:
+        """Of one request alone."""
+        (answer,) = answers
         assert answer.asked is not None
-        logits, rows = self._model.prefill(_slot(answer), answer.asked)
+        answer.sampler.saw(answer.prompt, self._vocabulary)
+        logits, rows = self._model.prefill(answer.own_slot, answer.asked)
+        self._choose(answers, logits)
         answer.asked = None
-        (token,) = choose(logits, [answer.sampler]).tolist()
-        return self._output(request_id, answer, token, [tokens_chunk(answer.prompt, rows)])
+        answer.chunks.append(tokens_chunk(answer.prompt, rows))
 
-    def _continue(self, running: list[str]) -> list[StageOutput]:
-        answers = sorted(
-            ((self._live[request_id], request_id) for request_id in running), key=lambda pair: _slot(pair[0])
-        )
+    def _continue(self, answers: Sequence[_Answer]) -> None:
         logits = self._model.decode(
-            [_slot(answer) for answer, _ in answers],
-            [len(answer.prompt) + len(answer.tokens) - 1 for answer, _ in answers],
-            [answer.tokens[-1] for answer, _ in answers],
+            [answer.own_slot for answer in answers],
+            [len(answer.prompt) + len(answer.tokens) - 1 for answer in answers],
+            [answer.tokens[-1] for answer in answers],
         )
-        tokens = choose(logits, [answer.sampler for answer, _ in answers]).tolist()
-        return [self._output(name, answer, token, []) for (answer, name), token in zip(answers, tokens, strict=True)]
+        self._choose(answers, logits)
 
-    def _output(self, request_id: str, answer: _Answer, token: int, chunks: list[Chunk]) -> StageOutput:
-        answer.tokens.append(token)
-        answer.sampler.saw([token], self._vocabulary)
+    def _choose(self, answers: Sequence[_Answer], logits: torch.Tensor) -> None:
+        tokens = taken(choose(logits, [answer.sampler for answer in answers]), finite(logits))
+        for answer, token in zip(answers, tokens, strict=True):
+            answer.sampler.saw([] if token is None else [token], self._vocabulary)
+        for answer, token in zip(answers, tokens, strict=True):
+            if token is None:
+                answer.failure = not_finite()
+            else:
+                answer.tokens.append(token)
+
+    def _output(self, answer: _Answer) -> StageOutput:
+        if answer.failure is not None:
+            self._requests.forget(answer)
+            return StageOutput(answer.request_id, error=answer.failure)
+        token = answer.tokens[-1]
         text = "" if token == self._end else answer.text.push(token)
         reason: FinishReason | None = None
         if token == self._end or answer.text.stopped:
@@ -231,33 +251,13 @@ class Thinker:
             reason = "length"
         if reason is not None:
             text += answer.text.finish()
-            self._forget(request_id)
-        chunks.append(tokens_chunk([token]))
+            self._requests.forget(answer)
+        chunks, answer.chunks = [*answer.chunks, tokens_chunk([token])], []
         return StageOutput(
-            request_id,
+            answer.request_id,
             content=text if text and self._context.final_output else None,
             chunks=dict.fromkeys(self._context.targets, chunks),
             ended=reason is not None,
             finish_reason=reason,
             usage=answer.usage if reason is not None else {},
         )
-
-    def _give_slots(self) -> None:
-        """To those that wait, in the order in which they came."""
-        for answer in self._live.values():
-            if not self._model.slots.any_free:
-                return
-            if answer.slot is None:
-                answer.slot = self._model.slots.take()
-
-    def _forget(self, request_id: str) -> None:
-        slot = self._live.pop(request_id).slot
-        if slot is not None:
-            self._model.slots.give_back(slot)
-            self._give_slots()
-            self._context.wake()
-
-
-def _slot(answer: _Answer) -> int:
-    assert answer.slot is not None
-    return answer.slot
