@@ -13,21 +13,20 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from omnizmq.errors import ConfigError, OmnizmqError
+from omnizmq.errors import OmnizmqError
 from omnizmq.workers.engine import Audio, Chunk, EngineContext, EngineRequest, StageOutput
+from omnizmq.workers.engines.hf.wave import Decoder, WaveStream
 from omnizmq.workers.engines.qwen3_omni.checkpoint import Checkpoint
 from omnizmq.workers.engines.qwen3_omni.rows import read_codes
 from omnizmq.workers.engines.qwen3_omni.stage import Stage
-from omnizmq.workers.engines.qwen3_omni.wave import SAMPLE_RATE, WaveModel, WaveStream
+from omnizmq.workers.engines.qwen3_omni.wave import WaveModel
 from omnizmq.workers.engines.settings import read_params, whole
 
 PARAMS = {"seed": whole(0, (1 << 32) - 1)}
 
 
-def create_code2wav(context: EngineContext, options: Mapping[str, Any], checkpoint: Checkpoint | None) -> Code2Wav:
+def create_code2wav(context: EngineContext, options: Mapping[str, Any], checkpoint: Checkpoint) -> Code2Wav:
     """Raises `ConfigError`, `LaunchError`."""
-    if context.targets:
-        raise ConfigError(f"stage.{context.stage}: a code2wav is the last stage, and {context.targets[0]} follows it")
     stage = Stage(context, options, checkpoint)
     context.progress("loading the code2wav")
     return Code2Wav(WaveModel(stage))
@@ -42,16 +41,12 @@ class _Sound:
     input_ended: bool = False
     outputs: int = 0
 
-    @property
-    def usage(self) -> dict[str, int | float]:
-        return {"audio_s": self.stream.samples / SAMPLE_RATE, "chunks": self.outputs}
-
 
 class Code2Wav:
     """See the module."""
 
-    def __init__(self, model: WaveModel) -> None:
-        self._model = model
+    def __init__(self, decoder: Decoder) -> None:
+        self._decoder = decoder
         self._live: dict[str, _Sound] = {}  # in the order of their turns
 
     # --- Engine ----------------------------------------------------------------------------------------------------
@@ -59,7 +54,7 @@ class Code2Wav:
     def add(self, request: EngineRequest) -> None:
         """Raises `InvalidRequestError`."""
         read_params(request.params, PARAMS)
-        self._live[request.request_id] = _Sound(WaveStream(self._model))
+        self._live[request.request_id] = _Sound(WaveStream(self._decoder))
 
     def feed(self, request_id: str, edge: str, chunk: Chunk) -> None:  # noqa: ARG002
         self._live[request_id].chunks.append(chunk)
@@ -71,7 +66,7 @@ class Code2Wav:
         sound = self._live.pop(request_id, None)
         if sound is None:
             return []
-        return [StageOutput(request_id, ended=True, finish_reason="abort", usage=sound.usage)]
+        return [StageOutput(request_id, ended=True, finish_reason="abort", usage=self._usage(sound))]
 
     def has_work(self, request_id: str) -> bool:
         sound = self._live.get(request_id)
@@ -93,13 +88,16 @@ class Code2Wav:
         if sound.chunks:
             try:
                 codes = read_codes(
-                    sound.chunks.popleft(), sound.stream.frames, self._model.groups, self._model.codebook
+                    sound.chunks.popleft(), sound.stream.frames, self._decoder.groups, self._decoder.codebook
                 )
             except OmnizmqError as error:
                 return StageOutput(request_id, error=error)
-            content = Audio(sound.stream.push(codes), SAMPLE_RATE)
+            content = Audio(sound.stream.push(codes), self._decoder.sample_rate)
             sound.outputs += 1
         if sound.chunks or not sound.input_ended:
             self._live[request_id] = sound
             return StageOutput(request_id, content=content)
-        return StageOutput(request_id, content=content, ended=True, finish_reason="stop", usage=sound.usage)
+        return StageOutput(request_id, content=content, ended=True, finish_reason="stop", usage=self._usage(sound))
+
+    def _usage(self, sound: _Sound) -> dict[str, int | float]:
+        return {"audio_s": sound.stream.samples / self._decoder.sample_rate, "chunks": sound.outputs}
