@@ -115,5 +115,8 @@ def _draw(model: CsmForConditionalGeneration, generator: torch.Generator) -> Non
             weight.normal_(0, 1 / math.sqrt(fan_in), generator=generator)
         elif name.endswith("layer_scale.scale"):
             weight.fill_(0.5)
+        elif name.endswith("bias"):
+            weight.normal_(0, 0.1, generator=generator)
     model.lm_head.weight[CODES:] = 0  # what no codebook has is never the likeliest
     model.depth_decoder.codebooks_head.weight[:, :, CODES:] = 0
+    model.codec_model.decoder.decoder_seanet.layers[-1].conv.weight *= 0.2  # far from the limits of a wave
