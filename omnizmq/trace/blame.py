@@ -277,7 +277,7 @@ class Blame:
     def _gives(self, node: Node, made_ns: int) -> Wait:
         """By facts alone: of its chunks the last is known at best when they have been counted."""
         to_the_end = self._scene.moved_to_the_end(made_ns)
-        if not node.sent_ns or to_the_end:
+        if not node.gave_ns or to_the_end:
             began_ns = node.story.at_ns.get("first_output", made_ns)
             rest = f"gives output since {self._scene.at(began_ns)} and has not finished"
         else:
@@ -316,7 +316,7 @@ class Blame:
         sources = [source for source in self._scene.sources(node.name) if not source.finished]
         if not node.has_given or node.output_ended:
             return own
-        later = any(node.sent_ns and source.sent_ns - node.sent_ns > LONG_NS for source in sources)
+        later = any(node.gave_ns and source.sent_ns - node.gave_ns > LONG_NS for source in sources)
         root = None if later else self._from_sources(node, [source.name for source in sources], seen)
         return root or own
 
