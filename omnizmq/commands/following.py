@@ -91,6 +91,7 @@ def _in_place(found: Found) -> Found:
 
     from omnizmq.commands.terminal.console import console_for, marks_for, styled
     from omnizmq.commands.terminal.view import lines, show
+    from omnizmq.trace.timeline import Timeline
 
     console = console_for(sys.stdout)
     latest: tuple[Found, Document] = look(found)
@@ -98,7 +99,8 @@ def _in_place(found: Found) -> Found:
     def draw(now: Found, document: Document) -> None:
         nonlocal latest
         latest = now, document
-        shown = lines(document, console.width, marks_for(sys.stdout), origin=now.origin, now_ms=now.now_ms(document))
+        width, marks, now_ms = console.width, marks_for(sys.stdout), now.now_ms(document)
+        shown = lines(document, Timeline(now.facts), width, marks, origin=now.origin, now_ms=now_ms)
         seen = shown[-console.height :]  # the verdict is last
         live.update(Group(*(styled(line, console) for line in seen)), refresh=True)
 
@@ -107,7 +109,7 @@ def _in_place(found: Found) -> Found:
             return _until_ended(found, draw)
     finally:
         now, document = latest
-        show(document, sys.stdout, origin=now.origin, now_ms=now.now_ms(document))
+        show(document, Timeline(now.facts), sys.stdout, origin=now.origin, now_ms=now.now_ms(document))
 
 
 class Lines:

@@ -149,8 +149,9 @@ def _show(found: Found, *, as_json: bool, more: dict[str, Any]) -> None:
         click.echo(json.dumps(document | extra, indent=2))
         return
     from omnizmq.commands.terminal.view import show
+    from omnizmq.trace.timeline import Timeline
 
-    show(document, sys.stdout, origin=found.origin, now_ms=found.now_ms(document))
+    show(document, Timeline(found.facts), sys.stdout, origin=found.origin, now_ms=found.now_ms(document))
 
 
 def _bear(others: int) -> str:

@@ -277,7 +277,7 @@ class Blame:
     def _gives(self, node: Node, made_ns: int) -> Wait:
         """By facts alone: of its chunks the last is known at best when they have been counted."""
         to_the_end = self._scene.moved_to_the_end(made_ns)
-        if not node.sent_ns or to_the_end:
+        if not node.gave_ns or to_the_end:
             began_ns = node.story.at_ns.get("first_output", made_ns)
             rest = f"gives output since {self._scene.at(began_ns)} and has not finished"
         else:
@@ -302,17 +302,12 @@ class Blame:
             full = [_Full(to, text(fact.detail, "why") or "", fact.at_ns, _held(fact)) for to, fact in parked]
             return self.worst([self._parked(node, one, seen) for one in full])
         if not node.has_input:
-            return self._starved(node, seen) if scene.sources(node.name) else self._unfed(node)
+            return self._starved(node, seen)
         if story.step == "input_ready":
             since_ns = story.at_ns["input_ready"]
             sentence = f"{node.who} has input {scene.since(since_ns)} and its engine has not begun"
             return self._step(node) or of_node(Cause.SLOT, f"{node.who}'s engine", node, since_ns, sentence)
         return self._speaking(node, seen)
-
-    def _unfed(self, node: Node) -> Wait:
-        since_ns = node.story.at_ns.get("registered") or node.moved_ns
-        sentence = f"{node.who} holds the request without input {self._scene.since(since_ns)}"
-        return of_node(Cause.INPUT, f"{node.name}'s input", node, since_ns, sentence)
 
     def _speaking(self, node: Node, seen: Seen) -> Wait:
         """It computes. Once it has given something, its sources come first while they have not finished, unless they
@@ -321,7 +316,7 @@ class Blame:
         sources = [source for source in self._scene.sources(node.name) if not source.finished]
         if not node.has_given or node.output_ended:
             return own
-        later = any(node.sent_ns and source.sent_ns - node.sent_ns > LONG_NS for source in sources)
+        later = any(node.gave_ns and source.sent_ns - node.gave_ns > LONG_NS for source in sources)
         root = None if later else self._from_sources(node, [source.name for source in sources], seen)
         return root or own
 

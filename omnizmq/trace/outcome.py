@@ -111,7 +111,7 @@ def _queued(timeline: Timeline, end: Fact) -> str:
         bound = next(timeline.of(attempt, "bound"), None)
         took_ns = bound.at_ns - queued.at_ns if queued is not None and bound is not None else 0
         if queued is not None and took_ns > max(QUEUED_NS, (end.at_ns - timeline.zero_ns) * QUEUED_SHARE):
-            lacks = text(queued.detail, "lacks") or queued.stage or "its turn"
+            lacks = text(queued.detail, "lacks") or "its turn"
             in_attempt = f" in attempt {attempt}" if attempt > 1 else ""
             found.append(f"{duration(took_ns / 1e6)} for {lacks}{in_attempt}")
     return f", of which queued {' and '.join(found)}" if found else ""

@@ -108,7 +108,7 @@ def _visits(timeline: Timeline, until_ns: int) -> Iterator[tuple[str, _Visit]]:
         "external_id": timeline.facts[0].external_id,
     }
     name = timeline.facts[0].external_id or timeline.facts[0].request_id
-    end = phases.end_of(timeline)
+    end = timeline.end
     whole = _Visit(name, run, ids | {"attempts": timeline.attempt}, end.detail if end else {})
     stages = {
         (run.attempt, run.story.name): (run.story.who, _stage_visit(name, run, ids))

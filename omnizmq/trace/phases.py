@@ -52,12 +52,6 @@ class Run:
         return self.phases[-1].end_ns
 
 
-def end_of(timeline: Timeline) -> Fact | None:
-    """The request's terminal, or its refusal. One that was received is refused no more: that was about another
-    submission with its id."""
-    return timeline.first("terminal") or (timeline.first("refused") if timeline.first("received") is None else None)
-
-
 def request_run(timeline: Timeline, until_ns: int) -> Run | None:
     """The request itself; None for one without facts. Where it has not ended it lasts `until_ns`."""
     if not timeline.facts:
@@ -70,7 +64,7 @@ def request_run(timeline: Timeline, until_ns: int) -> Run | None:
     first, last = timeline.facts[0], timeline.facts[-1]
     if not moments or moments[0][0] > first.at_ns:
         moments.insert(0, (first.at_ns, first.event, "runs"))
-    ended = end_of(timeline) is not None or timeline.first("cleaned") is not None
+    ended = timeline.end is not None or timeline.first("cleaned") is not None
     return Run(timeline.attempt, _phases(moments, last.at_ns if ended else max(last.at_ns, until_ns)), ended)
 
 
@@ -80,17 +74,18 @@ def _request_phase(fact: Fact) -> str | None:
     return f"{name}: {why}" if why else name
 
 
-def stage_runs(timeline: Timeline, until_ns: int) -> list[Run]:
-    """Of each attempt, those stages that had a replica. What has not ended lasts `until_ns`."""
+def stage_runs(timeline: Timeline, until_ns: int, *, over: int = 0) -> list[Run]:
+    """Of each attempt, those stages that had a replica. What has not ended lasts `until_ns`. `over`: of the attempts up
+    to this one nothing more will be known."""
     return [
         run
         for attempt in timeline.attempts
         for story in timeline.stories(attempt).values()
-        if (run := _stage_run(timeline, attempt, story, until_ns)) is not None
+        if (run := _stage_run(timeline, attempt, story, until_ns, over=attempt <= over)) is not None
     ]
 
 
-def _stage_run(timeline: Timeline, attempt: int, story: StageStory, until_ns: int) -> Run | None:
+def _stage_run(timeline: Timeline, attempt: int, story: StageStory, until_ns: int, *, over: bool) -> Run | None:
     steps = [(story.at_ns[step], step, STAGE_PHASES[step]) for step in STEPS[:-1] if step in story.at_ns]
     if not steps:
         return None
@@ -98,23 +93,23 @@ def _stage_run(timeline: Timeline, attempt: int, story: StageStory, until_ns: in
     for paused in _of_stage(timeline, attempt, story.name, "paused")[:1]:
         resumed = _of_stage(timeline, attempt, story.name, "resumed")
         steps = _interrupted(steps, paused.at_ns, resumed[0].at_ns if resumed else None)
-    if end_ns is None:
-        return Run(attempt, _phases(steps, until_ns), False, story)
-    return Run(attempt, _phases([*steps, *_after_output(steps, story, end_ns)], end_ns), True, story)
+    if over or end_ns is not None:
+        steps = [*steps, *_after_output(steps, story, end_ns)]
+    return Run(attempt, _phases(steps, until_ns if end_ns is None else end_ns), end_ns is not None, story)
 
 
-def _after_output(steps: Sequence[_Moment], story: StageStory, end_ns: int) -> list[_Moment]:
-    """What followed the last output of a stage that has ended: nobody knows, unless it ended well."""
+def _after_output(steps: Sequence[_Moment], story: StageStory, end_ns: int | None) -> list[_Moment]:
+    """What followed the last output of a stage of which no more will be known: nobody knows, unless it ended well."""
     at_ns, since, name = steps[-1]
     gave = name == STAGE_PHASES["first_output"]
     last_ns = story.last_output_ns or 0
     if story.ended_well:
-        return [(last_ns, "last_output", STAGE_PHASES["running"])] if gave and at_ns < last_ns < end_ns else []
+        return [(last_ns, "last_output", STAGE_PHASES["running"])] if gave and at_ns < last_ns < (end_ns or 0) else []
     never_reported = "submitted" in story.at_ns and not story.finished and name != STAGE_PHASES["output_ended"]
     if not (gave or never_reported):
         return []
     begin_ns, fact = (last_ns, "last_output") if last_ns > at_ns else (at_ns, since)
-    return [(begin_ns, fact, UNKNOWN)] if begin_ns < end_ns else []
+    return [(begin_ns, fact, UNKNOWN)] if end_ns is None or begin_ns < end_ns else []
 
 
 def _ended_ns(timeline: Timeline, attempt: int, story: StageStory) -> int | None:

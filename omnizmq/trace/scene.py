@@ -21,7 +21,8 @@ LONG_NS = 1_000_000_000
 @dataclass(frozen=True, slots=True)
 class Node:
     """A stage of the plan. `parked`: why, since when and for whom it may not go on, as far as facts tell, by consumer;
-    `sent_ns`: its last chunk, over any edge; 0: none that is known of."""
+    `sent_ns`: its last chunk, over any edge; `gave_ns`: that, or its last output for the caller; 0: none that is known
+    of."""
 
     story: StageStory
     live: LiveStage | None
@@ -29,6 +30,7 @@ class Node:
     parked: Mapping[str, Fact]
     paused_ns: int | None
     sent_ns: int
+    gave_ns: int
 
     @property
     def name(self) -> str:
@@ -96,7 +98,7 @@ class Node:
         """When it last gave something, as far as is known; else when it could begin."""
         steps = self.story.at_ns
         begun = (steps.get(step, 0) for step in ("registered", "input_ready", "running", "first_output"))
-        return max(self.sent_ns, *begun)
+        return max(self.gave_ns, *begun)
 
 
 class Scene:
@@ -131,13 +133,15 @@ class Scene:
         counts = [fact for (source, _), fact in self._counts.items() if source == story.name]
         sent += [number(fact.detail, "last_ns") or 0 for fact in counts]
         replica = (live and live.replica) or story.replica
+        sent_ns = max(sent, default=0)
         return Node(
             story=story,
             live=live,
             silent=self.live is not None and replica is not None and replica in self.live.silent,
             parked={} if answer else self._parked(story.name),
             paused_ns=None if answer else self._paused_ns(story.name),
-            sent_ns=self._by_then(max(sent, default=0)),
+            sent_ns=self._by_then(sent_ns),
+            gave_ns=self._by_then(max(sent_ns, story.last_output_ns or 0)),
         )
 
     def _by_then(self, at_ns: int) -> int:

@@ -19,7 +19,7 @@ from omnizmq.protocol import Value, make_engine_id
 from omnizmq.trace import context
 from omnizmq.trace.events import is_moment
 from omnizmq.trace.facts import Fact
-from omnizmq.trace.phases import Run, end_of, request_run, stage_runs
+from omnizmq.trace.phases import Run, request_run, stage_runs
 from omnizmq.trace.timeline import StageStory, Timeline, names, number, text
 
 OPERATION = "generate_content"
@@ -104,7 +104,7 @@ class _Maker:
     def request(self, run: Run, stages: Sequence[Run], model: str) -> Span:
         """With the events that belong to no stage's span."""
         facts = [fact for fact in self._timeline.facts if not any(_covers(stage, fact) for stage in stages)]
-        end = end_of(self._timeline)
+        end = self._timeline.end
         detail = {} if end is None else end.detail
         code = text(detail, "error_code") or text(detail, "code")
         return Span(

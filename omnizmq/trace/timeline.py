@@ -130,9 +130,10 @@ class Timeline:
         """The earliest fact that is one of these events."""
         return next((fact for fact in self.facts if fact.event in events), None)
 
-    def latest(self, event: str) -> Fact | None:
-        """The latest such fact of the last attempt."""
-        return next(reversed(list(self.of(self.attempt, event))), None)
+    def latest(self, attempt: int, event: str) -> Fact | None:
+        """The latest such fact of an attempt."""
+        found = list(self.of(attempt, event))
+        return found[-1] if found else None
 
     def of_event(self, event: str) -> Iterator[Fact]:
         return (fact for fact in self.facts if fact.event == event)

@@ -51,7 +51,7 @@ def _ended(scene: Scene) -> Wait | None:
 
 
 def _abort(scene: Scene) -> Wait | None:
-    asked = next(reversed(list(scene.timeline.of(scene.attempt, "abort_asked"))), None)
+    asked = scene.timeline.latest(scene.attempt, "abort_asked")
     if asked is None and (scene.live is None or scene.live.phase != "aborting"):
         return None
     since_ns = scene.last_ns if asked is None else asked.at_ns
@@ -78,7 +78,7 @@ def _asker(asked: Fact | None) -> str:
 
 
 def _queue(scene: Scene) -> Wait | None:
-    live, queued = scene.live, next(reversed(list(scene.timeline.of(scene.attempt, "queued"))), None)
+    live, queued = scene.live, scene.timeline.latest(scene.attempt, "queued")
     if live is None and any(node.story.at_ns for node in scene.nodes.values()):
         return None
     if live is not None and live.phase != "waiting":
@@ -87,7 +87,7 @@ def _queue(scene: Scene) -> Wait | None:
     if now is None and queued is not None:
         now = Queued(
             text(queued.detail, "why") or "",
-            text(queued.detail, "lacks") or queued.stage,
+            text(queued.detail, "lacks"),
             text(queued.detail, "replicas"),
             number(queued.detail, "ahead"),
             queued.at_ns,
@@ -142,8 +142,8 @@ def _again(scene: Scene) -> tuple[str, str | None] | None:
     """Why this is not the first attempt, and the replica that was lost. None: it is the first."""
     if scene.attempt < 2:
         return None
-    redriven = next((fact for fact in scene.timeline.of(scene.attempt, "redriven")), None)
-    lost = next(reversed(list(scene.timeline.of(scene.attempt - 1, "replica_lost"))), None)
+    redriven = scene.timeline.latest(scene.attempt, "redriven")
+    lost = scene.timeline.latest(scene.attempt - 1, "replica_lost")
     why = redriven and text(redriven.detail, "why")
     return f"because {why}" if why else "after a failure", None if lost is None else text(lost.detail, "replica")
 
@@ -161,7 +161,7 @@ def _failure(scene: Scene) -> Wait | None:
 
 def _withheld(scene: Scene) -> Wait | None:
     """Every final output has ended; somebody's report is missing."""
-    withheld = next(reversed(list(scene.timeline.of(scene.attempt, "withheld"))), None)
+    withheld = scene.timeline.latest(scene.attempt, "withheld")
     if withheld is None and not scene.complete:
         return None
     named = () if withheld is None else names(withheld.detail, "stages")

@@ -91,6 +91,7 @@ TESTS = {
         "contract/test_redrive_router.py",
         "contract/test_submission.py",
     ),
+    "router/inquiries.py": ("contract/test_trace_router.py",),
     "workers/caller.py": (
         "unit/workers/test_caller_window.py",
         "unit/workers/test_caller.py",
@@ -119,6 +120,7 @@ TESTS = {
         "unit/workers/test_ring.py",
         "unit/workers/test_gate_ring.py",
     ),
+    "workers/answer.py": ("unit/workers/test_answer.py",),
     "shm/holes.py": ("unit/shm/test_ledger.py",),
     "shm/ledger.py": ("unit/shm/test_ledger.py",),
     "frontend/core.py": (
@@ -128,12 +130,18 @@ TESTS = {
     ),
     "launcher/supervisor.py": ("unit/launcher/test_supervisor.py",),
     "pipeline.py": ("unit/test_pipeline.py", "contract/test_plan.py"),
+    "trace/timeline.py": ("unit/trace/test_summary.py", "unit/trace/test_phases.py", *_VERDICT),
+    "trace/phases.py": ("unit/trace/test_phases.py", "unit/commands/terminal/test_bars.py"),
     "trace/verdict.py": _VERDICT,
     "trace/waits.py": _VERDICT,
     "trace/blame.py": _VERDICT,
     "trace/outcome.py": _VERDICT,
     "trace/absence.py": _VERDICT,
     "trace/scene.py": ("unit/trace/test_scene.py", *_VERDICT),
+    "commands/finding.py": ("unit/trace/test_finding.py", "unit/trace/test_command.py", "unit/trace/test_lists.py"),
+    "commands/terminal/bars.py": ("unit/commands/terminal/test_bars.py",),
+    "commands/terminal/live_view.py": ("unit/commands/terminal/test_live_view.py",),
+    "commands/terminal/view.py": ("unit/commands/terminal/test_view.py",),
 }
 """By file, as seen from `omnizmq/`; the tests as seen from `tests/`, those first that kill most."""
 

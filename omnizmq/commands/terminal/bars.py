@@ -1,15 +1,16 @@
-"""Time as a bar across: what a stage did in one attempt, cell by cell. Pure."""
+"""Time as a bar across: the phases of a stage in one attempt, cell by cell. Pure."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from operator import itemgetter
-from typing import Any
+from typing import NamedTuple
 
-Document = Mapping[str, Any]
+from omnizmq.trace.events import STAGE_PHASES
+from omnizmq.trace.phases import UNKNOWN, Run
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,59 +48,72 @@ BLOCKS = Marks("▁", "·", "░", "█", "▒", "─", "!", "?", "×")
 ASCII = Marks("~", ".", "-", "#", "=", "_", "!", "?", "x")
 
 
+_MARKED = {
+    "submitted": "waits",
+    "registered": "waits",
+    "input_ready": "waits",
+    "running": "computes",
+    "first_output": "gives",
+    "output_ended": "reports",
+    "paused": "held",
+}
+"""The marks of what follows these events; before it is submitted a stage has none."""
+
+_BY_PHASE = {UNKNOWN: "unknown", **{STAGE_PHASES[event]: mark for event, mark in _MARKED.items()}}
+
+
+class Axis(NamedTuple):
+    """So many cells, from `zero_ns` (CLOCK_MONOTONIC) to `end_ms` after it."""
+
+    zero_ns: int
+    end_ms: float
+    cells: int
+
+    def ms(self, at_ns: int) -> float:
+        return (at_ns - self.zero_ns) / 1e6
+
+
 def bar(
-    stage: Document,
-    events: Iterable[Document],
-    end_ms: float,
-    cells: int,
+    run: Run | None,
+    axis: Axis,
     marks: Marks = BLOCKS,
     *,
     until_ms: float = math.inf,
     queued: Sequence[tuple[float, float]] = (),
-    over: bool = False,
     now: tuple[float, str] | None = None,
 ) -> str:
-    """The stage's life on an axis of so many cells from 0 to `end_ms`; blank where it was neither queued nor submitted.
+    """The stage's life on the axis; blank where it was neither queued nor submitted.
 
-    `stage` is the summary's, `events` are those of this stage in this attempt. A cell shows what took most of it.
-    `until_ms`: when its attempt was given up, if it was. `queued`: from when to when it was, in this attempt. `over`:
-    nothing more of it will be known. `now`: what it does at present, and since when.
+    A cell shows what took most of it. `until_ms`: when its attempt was given up, if it was. `queued`: from when to when
+    it was, in this attempt. `now`: what it does at present, and since when.
     """
-    if end_ms <= 0:
-        return " " * cells
-    spans = [(begin, min(end, until_ms, end_ms), marks.queued) for begin, end in queued]
-    if stage["submitted_ms"] is not None:
-        known = sorted(_phases(stage, events, marks) + ([now] if now else []), key=itemgetter(0))
-        known = _honest(known, stage, marks, over=over)
-        ended = [at_ms for at_ms, mark in known if mark in (" ", marks.lost)]
-        finish = min([until_ms, end_ms, *ended])
-        ends = [*(at_ms for at_ms, _ in known[1:]), math.inf]
-        spans += [(at, min(end, finish), mark) for (at, mark), end in zip(known, ends, strict=True) if at <= finish]
-    edges = [*(cell * end_ms / cells for cell in range(cells)), math.inf]
+    if axis.end_ms <= 0:
+        return " " * axis.cells
+    spans = [(begin, min(end, until_ms, axis.end_ms), marks.queued) for begin, end in queued]
+    if run is not None:
+        spans += _spans(run, axis, marks, min(until_ms, axis.end_ms), now)
+    edges = [*(cell * axis.end_ms / axis.cells for cell in range(axis.cells)), math.inf]
     return "".join(_cell(spans, left, right, marks) for left, right in pairwise(edges))
 
 
-def _honest(known: list[tuple[float, str]], stage: Document, marks: Marks, *, over: bool) -> list[tuple[float, str]]:
-    """With what followed its last output; where it did not end well, nobody knows what did.
-
-    Of one that never reported, nothing is known after the last of its facts.
-    """
-    last_ms = stage["last_output_ms"]
-    if not over or stage["finish_reason"] not in (None, "abort", "error"):
-        quiet = last_ms is not None and _at(known, last_ms) == marks.gives
-        return sorted([*known, (last_ms, marks.computes)], key=itemgetter(0)) if quiet else known
-    done = [(at_ms, mark) for at_ms, mark in known if mark in (" ", marks.lost)]
-    before = [moment for moment in known if moment not in done]
-    at_ms, mark = before[-1]
-    never_reported = stage["finished_ms"] is None and mark != marks.reports
-    if never_reported or mark == marks.gives:
-        before.append((max(at_ms, last_ms or 0.0), marks.unknown))
-    return sorted([*before, *done], key=itemgetter(0))
+def _spans(
+    run: Run, axis: Axis, marks: Marks, until_ms: float, now: tuple[float, str] | None
+) -> list[tuple[float, float, str]]:
+    """Begin, end and mark of what it did."""
+    known = [(axis.ms(phase.begin_ns), _mark(phase.name, marks)) for phase in run.phases]
+    known = sorted(known + ([now] if now else []), key=itemgetter(0))
+    finish = min(until_ms, axis.ms(run.end_ns)) if run.ended else until_ms
+    ends = [*(at_ms for at_ms, _ in known[1:]), math.inf]
+    spans = [(at, min(end, finish), mark) for (at, mark), end in zip(known, ends, strict=True) if at <= finish]
+    story = run.story
+    if story is not None and story.lost_ns is not None and not story.finished and axis.ms(story.lost_ns) <= finish:
+        spans.append((axis.ms(story.lost_ns), axis.ms(story.lost_ns), marks.lost))
+    return spans
 
 
-def _at(phases: Sequence[tuple[float, str]], at_ms: float) -> str | None:
-    """What it does at that moment."""
-    return next((mark for began_ms, mark in reversed(phases) if began_ms <= at_ms), None)
+def _mark(phase: str, marks: Marks) -> str:
+    name = _BY_PHASE.get(phase)
+    return " " if name is None else str(getattr(marks, name))
 
 
 def _cell(spans: Sequence[tuple[float, float, str]], left: float, right: float, marks: Marks) -> str:
@@ -119,25 +133,3 @@ def _cell(spans: Sequence[tuple[float, float, str]], left: float, right: float, 
         if mark != " ":
             shares[mark] = shares.get(mark, 0.0) + share
     return max(shares, key=lambda mark: shares[mark], default=" ")
-
-
-def _phases(stage: Document, events: Iterable[Document], marks: Marks) -> list[tuple[float, str]]:
-    """When what began; a blank is the end."""
-    phases = [(stage["submitted_ms"], marks.waits)]
-    paused = False
-    for event in events:
-        match event["event"]:
-            case "running":
-                phases.append((event["at_ms"], marks.computes))
-            case "first_output" | "resumed":
-                phases.append((event["at_ms"], marks.gives))
-            case "paused" if not paused:
-                paused = True
-                phases.append((event["at_ms"], marks.held))
-            case "output_ended":
-                phases.append((event["at_ms"], marks.reports))
-            case "replica_lost":
-                phases.append((event["at_ms"], marks.lost))
-    if stage["finished_ms"] is not None:
-        phases.append((stage["finished_ms"], " "))
-    return phases

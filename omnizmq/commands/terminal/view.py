@@ -1,7 +1,7 @@
 """A summary for people: coloured on a terminal, plain text when piped.
 
-What it shows is a function of the document of `summarize` and of the width alone. Where a terminal is narrow, texts
-wrap and the least important columns go, with a note that says which.
+What it shows is a function of the document of `summarize`, of the timeline that it was made of, and of the width alone.
+Where a terminal is narrow, texts wrap and the least important columns go, with a note that says which.
 """
 
 from __future__ import annotations
@@ -10,12 +10,14 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import IO, Any
 
-from omnizmq.commands.terminal.bars import BLOCKS, Document, Marks, bar
+from omnizmq.commands.terminal.bars import BLOCKS, Axis, Marks, bar
 from omnizmq.commands.terminal.console import console_for, marks_for, write
 from omnizmq.commands.terminal.layout import GAP, MIN_FREE, Column, Line, figure, fit, left_out, sized, table, wrapped
 from omnizmq.commands.terminal.live_view import live_lines, present
-from omnizmq.commands.terminal.queueing import Stretch, stretches, told
+from omnizmq.commands.terminal.queueing import Document, Stretch, stretches, told
 from omnizmq.trace.live import Live, read
+from omnizmq.trace.phases import Run, stage_runs
+from omnizmq.trace.timeline import Timeline
 from omnizmq.trace.words import duration
 
 _PIPED_BAR = 40
@@ -24,7 +26,9 @@ INSTEAD = " (a wider terminal, or --json)"
 _TIMES = {"submit": "submitted_ms", "input": "input_ready_ms", "first": "first_output_ms", "end": "finished_ms"}
 
 
-def show(document: Document, out: IO[str], *, origin: str = "", now_ms: float | None = None) -> None:
+def show(
+    document: Document, timeline: Timeline, out: IO[str], *, origin: str = "", now_ms: float | None = None
+) -> None:
     """Write the document to `out`.
 
     `origin` says where it is from (deployment, date). `now_ms`, on the document's clock, is where the bars of a live
@@ -32,17 +36,23 @@ def show(document: Document, out: IO[str], *, origin: str = "", now_ms: float | 
     """
     console = console_for(out)
     width = console.width if out.isatty() else None
-    write(lines(document, width, marks_for(out), origin=origin, now_ms=now_ms), console)
+    write(lines(document, timeline, width, marks_for(out), origin=origin, now_ms=now_ms), console)
 
 
 def lines(
-    document: Document, width: int | None, marks: Marks = BLOCKS, *, origin: str = "", now_ms: float | None = None
+    document: Document,
+    timeline: Timeline,
+    width: int | None,
+    marks: Marks = BLOCKS,
+    *,
+    origin: str = "",
+    now_ms: float | None = None,
 ) -> list[Line]:
     """All that is shown, in at most `width` cells a line; None: as wide as it is, and no text wraps."""
     end_ms, live = _end(document, now_ms), read(document["live"])
     parts = [
         _head(document, width, origin),
-        [*_stages(document, live, width, marks, end_ms), *_queued(document, live, width, end_ms)],
+        [*_stages(document, timeline, live, width, marks, end_ms), *_queued(document, live, width, end_ms)],
         _edges(document, width),
         live_lines(live, width),
         _ids(document, width),
@@ -88,13 +98,15 @@ def _end(document: Document, now_ms: float | None) -> float:
     return max(times, default=0.0)
 
 
-def _stages(document: Document, live: Live | None, width: int | None, marks: Marks, end_ms: float) -> list[Line]:
+def _stages(
+    document: Document, timeline: Timeline, live: Live | None, width: int | None, marks: Marks, end_ms: float
+) -> list[Line]:
     """A row a replica; where there were several attempts, a table each, with the same columns and the same axis."""
     if not document["stages"]:
         return []
     attempts = document["attempts"] or [{"number": 1, "why": None, "stages": document["stages"]}]
     rows = [(attempt["number"], name, stage) for attempt in attempts for name, stage in attempt["stages"].items()]
-    columns, gone, bars = _columns(document, live, rows, width, marks, end_ms)
+    columns, gone, bars = _columns(document, timeline, live, rows, width, marks, end_ms)
     heading, *drawn = table(columns)
     shown = [Line(heading, "bold")]
     for attempt in attempts:
@@ -108,6 +120,7 @@ def _stages(document: Document, live: Live | None, width: int | None, marks: Mar
 
 def _columns(
     document: Document,
+    timeline: Timeline,
     live: Live | None,
     rows: Sequence[tuple[int, str, Document]],
     width: int | None,
@@ -127,24 +140,28 @@ def _columns(
     kept.remove(least)
     taken = sum(column.width + len(GAP) for column in kept)
     queued = stretches(document, end_ms)
-    last = max((attempt for attempt, _, _ in rows), default=1)
     cells = _PIPED_BAR if width is None else min(_MOST_BAR, max(MIN_FREE, width - taken))
+    runs = _runs(document, timeline, end_ms)
     bars = [
         bar(
-            stage,
-            _of(document, name, attempt),
-            end_ms,
-            cells,
+            runs.get((attempt, name)),
+            Axis(timeline.zero_ns, end_ms, cells),
             marks,
             until_ms=_given_up(document, attempt),
             queued=[(one.begin_ms, one.end_ms) for one in queued if _waited(document, one, name, attempt)],
-            over=document["state"] == "ended" or attempt < last,
             now=present(live, name, attempt, end_ms, marks),
         )
-        for attempt, name, stage in rows
+        for attempt, name, _ in rows
     ]
     axis = Column("0" + duration(end_ms).rjust(cells - 1), bars)
     return [kept[0], axis, *kept[1:]], gone, bars
+
+
+def _runs(document: Document, timeline: Timeline, end_ms: float) -> dict[tuple[int, str], Run]:
+    """By attempt and stage. Of an attempt that has ended, or was given up, nothing more will be known."""
+    over = timeline.attempt if document["state"] == "ended" else timeline.attempt - 1
+    runs = stage_runs(timeline, timeline.zero_ns + round(end_ms * 1e6), over=over)
+    return {(run.attempt, run.story.name): run for run in runs if run.story is not None}
 
 
 def _of(document: Document, stage: str, attempt: int) -> list[Document]:

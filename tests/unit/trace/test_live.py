@@ -29,7 +29,7 @@ def tabled(begin: str, end: str) -> set[str]:
     [
         (Live, "The document of `AsyncClient.inspect(id)`", "| key of a stage |"),
         (live.LiveStage, "| key of a stage |", "| key of an answer |"),
-        (live.WorkerAnswer, "| key of an answer |", "## The verdict"),
+        (live.WorkerAnswer, "| key of an answer |", "## The document"),
     ],
 )
 def test_the_page_has_the_keys_that_are_read(kind: type[msgspec.Struct], begin: str, end: str) -> None:
@@ -47,7 +47,7 @@ def test_the_page_has_the_keys_that_are_read(kind: type[msgspec.Struct], begin: 
     ],
 )
 def test_the_page_has_the_keys_of_the_parts(kind: type[msgspec.Struct], key: str) -> None:
-    section = PAGE[PAGE.index("The document of `AsyncClient.inspect(id)`") : PAGE.index("## The verdict")]
+    section = PAGE[PAGE.index("The document of `AsyncClient.inspect(id)`") : PAGE.index("## The document")]
     rows = [line.split("|")[2] for line in section.splitlines() if line.startswith(f"| `{key}` |")]
     assert any(set(re.findall(r"`(\w+)`", row)) >= keys(kind) for row in rows), rows
 

@@ -9,7 +9,7 @@ import pytest
 from support import trace_stories as story
 
 from omnizmq.trace.facts import Fact
-from omnizmq.trace.phases import Run, end_of, request_run, stage_runs
+from omnizmq.trace.phases import Run, request_run, stage_runs
 from omnizmq.trace.timeline import Timeline
 
 
@@ -182,7 +182,7 @@ def test_a_refused_request_has_arrived_alone() -> None:
 def test_a_refusal_of_another_submission_with_its_id_ends_no_request() -> None:
     refused = story.fact(9, "refused", detail={"code": "invalid_request", "message": "taken"})
     assert not of_request([*story.started(), refused]).ended
-    end = end_of(Timeline([*story.spoken(), refused]))
+    end = Timeline([*story.spoken(), refused]).end
     assert end is not None
     assert end.event == "terminal"
 
@@ -205,3 +205,14 @@ def test_any_part_of_the_facts_is_cut_without_gap_or_overlap(seed: int) -> None:
         assert all(phase.begin_ns <= phase.end_ns for phase in run.phases)
         assert all(one.end_ns == other.begin_ns for one, other in itertools.pairwise(run.phases))
         assert run.end_ns <= until_ns
+
+
+def test_of_what_is_over_without_an_end_nothing_is_claimed_after_its_last_fact() -> None:
+    facts = [*story.started(), story.fact(20, "first_output", "thinker")]
+    (live,) = [run for run in stage_runs(Timeline(facts), story.ns(100)) if run.story and run.story.name == "thinker"]
+    (over,) = [
+        run for run in stage_runs(Timeline(facts), story.ns(100), over=1) if run.story and run.story.name == "thinker"
+    ]
+    assert shown(live)[-1] == ("gives output", 20, 100)
+    assert shown(over)[-2:] == [("gives output", 20, 20), ("unknown", 20, 100)]
+    assert not over.ended

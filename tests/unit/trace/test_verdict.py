@@ -88,8 +88,8 @@ LIVE = [
     ),
     Case(
         "queued for one stage",
-        [*until(1), fact(1.5, "queued", "talker")],
-        "talker queued",
+        [*until(1), fact(1.5, "queued", detail={"lacks": "talker"})],
+        "queued",
         "a replica of talker with room",
         "router",
         1.5,

@@ -399,6 +399,27 @@ def test_t2_a_failure_is_one_whichever_field_says_so() -> None:
     assert verdict([*started(), terminal(99, "error", error_stage="talker")]).cause == "failed"
 
 
+def test_t2_when_the_last_of_it_went_to_the_caller_is_when_a_stage_stood_still() -> None:
+    """Of a stage that sends its caller alone nothing else tells."""
+    text = [one for one in until(40) if one.event != "received" and one.stage in (None, "thinker")]
+    text.append(fact(1, "received", detail=stories.TEXT))
+    last = fact(400, "last_output", "thinker", {"outputs": 5})
+    end = terminal(9000, "error", stage="thinker", **LATE)
+    awaited = "failed after 9.0 s: deadline_exceeded: too late; what was awaited: thinker/0 "
+    assert verdict([*text, end]).text == f"{awaited}gives output since 40 ms and has not finished"
+    assert verdict([*text, last, end]).text == f"{awaited}has made nothing more since 400 ms"
+    late = structs.replace(last, at_ns=ns(8500))
+    assert verdict([*text, late, end]).text == f"{awaited}gives output since 40 ms and has not finished"
+
+
+def test_t2_a_last_stage_that_gave_nothing_more_while_its_source_went_on_is_the_one() -> None:
+    ends = [edge(9001, "talker", "code2wav", 40, 60.5, 3000), terminal(9000, "error", **LATE)]
+    facts = [*until(80), finished(91, "thinker"), *ends]
+    last = fact(400, "last_output", "code2wav", {"outputs": 2})
+    assert verdict([*facts, last]).stage == "code2wav"
+    assert verdict([*facts, structs.replace(last, at_ns=ns(2900))]).stage == "talker"
+
+
 SLOW_END = [(5400, "thinker"), (5401, "talker")]
 
 

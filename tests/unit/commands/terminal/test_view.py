@@ -13,6 +13,7 @@ from omnizmq.commands.terminal.console import marks_for
 from omnizmq.commands.terminal.view import lines, show
 from omnizmq.trace.facts import Fact
 from omnizmq.trace.summary import summarize
+from omnizmq.trace.timeline import Timeline
 
 SPOKEN = """\
 demo  request demo-0123456789abcdef
@@ -50,23 +51,25 @@ def colours(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("NO_COLOR", raising=False)
 
 
-def shown(document: dict[str, object], out: io.StringIO | None = None, **options: object) -> str:
-    out = out or io.StringIO()
-    show(document, out, **options)  # type: ignore[arg-type]
+def shown(facts: list[Fact], out: io.StringIO | None = None, *, running: bool = False, **options: Any) -> str:
+    """The summary of these facts; `live`: what its router says."""
+    out, live = out or io.StringIO(), options.pop("live", None)
+    show(summarize(facts, running=running, live=live), Timeline(facts), out, **options)
     return "".join(line.rstrip() + "\n" for line in out.getvalue().splitlines())
 
 
 def at_width(facts: list[Fact], width: int, *, live: bool = False, now_ms: float | None = None) -> list[str]:
-    return [line.text for line in lines(summarize(facts, running=live), width, now_ms=now_ms)]
+    shown = lines(summarize(facts, running=live), Timeline(facts), width, now_ms=now_ms)
+    return [line.text for line in shown]
 
 
 def test_t1_a_complete_request_piped() -> None:
-    assert shown(summarize(stories.spoken(), running=False), origin="deployment d") == SPOKEN
+    assert shown(stories.spoken(), origin="deployment d") == SPOKEN
 
 
 @pytest.mark.usefixtures("colours")
 def test_t1_the_same_on_a_terminal_in_colour() -> None:
-    text = shown(summarize(stories.spoken(), running=False), Terminal())
+    text = shown(stories.spoken(), Terminal())
     assert "\x1b[1;32mcomplete after 200 ms, finish reason stop\x1b[0m" in text
     assert "\x1b[32m█" in text
 
@@ -74,7 +77,7 @@ def test_t1_the_same_on_a_terminal_in_colour() -> None:
 @pytest.mark.usefixtures("colours")
 def test_without_colours_where_none_are_wanted(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("NO_COLOR", "1")
-    assert "\x1b[1mcomplete" in shown(summarize(stories.spoken(), running=False), Terminal())
+    assert "\x1b[1mcomplete" in shown(stories.spoken(), Terminal())
 
 
 @pytest.mark.parametrize("width", [200, 100, 80, 60, 40])
@@ -100,26 +103,25 @@ def test_a_narrow_terminal_says_which_columns_it_has_no_room_for() -> None:
 
 
 def test_t2_the_bars_of_a_live_request_go_on_to_now_and_it_says_whose_move_it_is() -> None:
-    document = summarize(stories.started(), running=True)
-    now = shown(document, now_ms=5000.0)
+    now = shown(stories.started(), running=True, now_ms=5000.0)
     assert "5.0 s  submit" in now
     assert f"thinker/0   {'░' * 40}" in now
-    assert "8.0 ms  submit" in shown(document)
+    assert "8.0 ms  submit" in shown(stories.started(), running=True)
     assert now.splitlines()[-2] == "whose move it is: thinker/0, for 5.0 s (engine)"
 
 
 def test_p3_a_stage_that_was_not_planned_has_an_empty_row() -> None:
-    text = shown(summarize(stories.asked(stories.TEXT), running=True))
+    text = shown(stories.asked(stories.TEXT), running=True)
     (row,) = [line for line in text.splitlines() if line.startswith("code2wav")]
     assert row.split() == ["code2wav", *["-"] * 6]
 
 
 def test_nothing_can_be_shown() -> None:
-    assert "nothing is known" in shown(summarize([], running=True))
+    assert "nothing is known" in shown([], running=True)
 
 
 def test_f2_attempts_are_apart_and_what_was_given_up_ends_where_the_next_begins() -> None:
-    rows = shown(summarize(stories.redriven(), running=True)).splitlines()
+    rows = shown(stories.redriven(), running=True).splitlines()
     first, second = rows.index("attempt 1"), rows.index("attempt 2 after replica_lost")
     assert [row.split()[0] for row in rows[first + 1 : second]] == ["thinker/0", "talker/0", "code2wav/0"]
     assert [row.split()[0] for row in rows[second + 1 : second + 4]] == ["thinker/0", "talker/0", "code2wav/0"]
@@ -130,7 +132,7 @@ def test_f2_attempts_are_apart_and_what_was_given_up_ends_where_the_next_begins(
 def test_what_was_asked_for_and_what_was_counted() -> None:
     plan = stories.SPEECH | {"modalities": "text,audio", "deadline_s": 30.0, "priority": 2}
     facts = [*stories.asked(plan), stories.fact(50, "finished", "thinker", {"outputs": 3, "usage_tokens": 12})]
-    text = shown(summarize(facts, running=False))
+    text = shown(facts)
     assert "ended, modalities text,audio, deadline 30 s, priority 2\n" in text
     assert "usage of thinker: tokens 12\n" in text
 
@@ -138,11 +140,7 @@ def test_what_was_asked_for_and_what_was_counted() -> None:
 def test_b1_for_how_long_an_edge_was_parked() -> None:
     detail: dict[str, Any] = {"to": "talker", "chunks": 8, "bytes": 2048, "parked_ns": 2_500_000_000}
     facts = [*stories.started(), stories.fact(91, "edge", "thinker", detail)]
-    document = summarize(facts, running=True)
-    for event in document["events"]:
-        if event["event"] == "edge":
-            event["parked_ms"] = 2500.0
-    rows = [line for line in shown(document).splitlines() if line.startswith(("edge", "thinker to"))]
+    rows = [line for line in shown(facts, running=True).splitlines() if line.startswith(("edge", "thinker to"))]
     assert [row.split(None, 3 if number else 1)[-1].split()[-2:] for number, row in enumerate(rows)] == [
         ["last", "parked"],
         ["2.5", "s"],
@@ -152,7 +150,7 @@ def test_b1_for_how_long_an_edge_was_parked() -> None:
 def test_a_message_cannot_steer_the_terminal_nor_the_markup() -> None:
     error: dict[str, Any] = {"error_code": "stage_error", "error_message": "\x1b[2J\x07[red]boom\r\nbye"}
     facts = [*stories.started(), stories.terminal(99, "error", **error)]
-    text = shown(summarize(facts, running=False))
+    text = shown(facts)
     assert "failed after 99 ms: stage_error: ?[2J?[red]boom??bye; what was awaited: " in text
     assert "\x1b" not in text
 
@@ -160,13 +158,13 @@ def test_a_message_cannot_steer_the_terminal_nor_the_markup() -> None:
 def test_b2_what_was_queued_is_drawn_and_said() -> None:
     facts = [*stories.asked(stories.TEXT), stories.fact(2, "queued", detail={"why": "behind"})]
     facts.append(stories.fact(20, "queued", detail={"why": "full", "lacks": "thinker"}))
-    live = shown(summarize(facts, running=True), now_ms=42.0)
+    live = shown(facts, running=True, now_ms=42.0)
     assert "thinker    ▁▁▁▁▁▁" in live
     assert "talker     ▁" not in live  # it is not planned
     assert "queued 40 ms so far: others were before it, then all places of thinker were taken\n" in live
     facts += [*stories.bound(50, "thinker"), *stories.registered(51, "thinker"), stories.fact(53, "running", "thinker")]
     facts += [stories.finished(100, "thinker", outputs=0), stories.terminal(100, stage="thinker")]
-    ended = shown(summarize(facts, running=False))
+    ended = shown(facts)
     assert f"thinker/0  {'▁' * 20}·{'░' * 19}" in ended
     assert "▁ queued" in ended
     assert "queued 48 ms: others were before it, then all places of thinker were taken\n" in ended
@@ -177,7 +175,7 @@ def test_a_live_answer_tells_of_a_queue_alone() -> None:
     inspected: dict[str, Any] = {"attempt": 1, "now_ns": 2, "phase": "waiting", "caller": True, "deadline_ns": None}
     inspected |= {"queue": queue, "stages": {}, "deliveries": {}, "silent": []}
     facts = [*stories.asked(), stories.fact(2, "queued", detail={"why": "full", "lacks": "thinker"})]
-    text = shown(summarize(facts, running=True) | {"live": inspected}, now_ms=42.0)
+    text = shown(facts, running=True, live=inspected, now_ms=42.0)
     assert "queued for" in text
     assert "queued 40 ms" not in text
 
@@ -188,20 +186,18 @@ def test_f1_who_failed_is_named_and_who_only_heard_of_it_is_not_blamed() -> None
     facts.append(
         stories.terminal(99, "error", error_code="stage_error", error_stage="talker", error_replica="talker/0")
     )
-    text = shown(summarize(facts, running=False))
+    text = shown(facts)
     assert "ended at 99 ms: stage_error in talker/0\n" in text
     reasons = {row.split()[0]: row.split()[-1] for row in text.splitlines()[4:7]}
     assert reasons == {"thinker/0": "-", "talker/0": "error", "code2wav/0": "(talker)"}
-    text = shown(
-        summarize([*stories.started(), stories.terminal(99, "error", error_code="deadline_exceeded")], running=False)
-    )
+    text = shown([*stories.started(), stories.terminal(99, "error", error_code="deadline_exceeded")])
     assert "ended at 99 ms: deadline_exceeded\n" in text
 
 
 def test_an_ended_request_shows_nothing_that_is_not_known() -> None:
     gave = [stories.fact(40, "first_output", "thinker"), stories.fact(60, "last_output", "thinker", {"outputs": 5})]
     facts = [*stories.started(), *gave, stories.terminal(200, "error", error_code="deadline_exceeded")]
-    text = shown(summarize(facts, running=False))
+    text = shown(facts)
     (row,) = [line for line in text.splitlines() if line.startswith("thinker/0")]
     assert row.split()[:2] == ["thinker/0", "·░░░░░░████" + "?" * 28]
     assert row.split()[-2:] == ["5", "-"]
@@ -241,7 +237,8 @@ def test_an_edge_table_fits_a_very_narrow_terminal() -> None:
 def test_an_output_that_is_not_unicode_gets_bars_of_ascii() -> None:
     raw = io.BytesIO()
     out = io.TextIOWrapper(raw, encoding="ascii")
-    show(summarize(stories.spoken(), running=False), out, origin="déploiement")
+    facts = stories.spoken()
+    show(summarize(facts, running=False), Timeline(facts), out, origin="déploiement")
     out.flush()
     text = raw.getvalue().decode("ascii")
     assert "thinker/0    .------##########_ " in text
