@@ -1,4 +1,4 @@
-"""T2 after a `kill -9` of the router, while requests stand still: what was known is said, and no stage is blamed for it.
+"""T2 after a `kill -9` of the router while requests stand still: what was known is said, and no stage is blamed.
 
 Looked at by the command in a process of its own: at once, while the workers still notice; when nothing of the
 deployment is left; and when another one of that name runs.
@@ -9,8 +9,7 @@ from __future__ import annotations
 import asyncio
 import os
 import subprocess
-from collections.abc import Awaitable, Callable, Sequence
-from contextlib import suppress
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -20,8 +19,8 @@ from support.running import OMNIZMQ, Asking, Running, alive, eventually, kill, l
 from support.trace_drill import CALM, HELD, HOLD, Case, ask, events, steps, struck
 from support.trace_watch import Document, Expected, Watch
 
-from omnizmq import AsyncClient
-from omnizmq.errors import RouterLostError
+from omnizmq import AsyncClient, RequestOutput
+from omnizmq.errors import OmnizmqError, RouterLostError
 
 pytestmark = pytest.mark.usefixtures("no_leaks")
 
@@ -105,37 +104,70 @@ def test_f6_a_request_that_waits_for_a_place_and_the_one_that_has_it(home: Path)
         holder = of(client, HOLD)
         await asyncio.sleep(0)  # it goes first
         behind = Asking(client, "one two", request_id="behind").error()
-        return [holder, Stuck("behind", behind, lambda seen: "queued" in events(seen), ("talker",), ("queued",))]
+        return [
+            holder,
+            Stuck(
+                "behind",
+                behind,
+                lambda seen: "queued" in events(seen),
+                ("talker/0 ready, 0/1 in flight, 1/1 registered",),
+                ("queued",),
+            ),
+        ]
 
     drilled(home, (*CALM, *HELD, "stage.talker.max_inflight=1", "stage.talker.max_registered=1"), begin)
 
 
 def test_f6_a_report_that_does_not_come(home: Path) -> None:
+    def stands(seen: Document) -> bool:
+        return "withheld" in events(seen)
+
     async def begin(client: AsyncClient) -> list[Stuck]:
-        asking = Asking(client, words("w", 3), request_id="withheld")
-        stands = "thinker finished code2wav finished withheld".split()
-        return [
-            Stuck(
-                "withheld",
-                asking.error(),
-                lambda seen: all(stands_in(seen, one) for one in stands),
-                ("talker/0",),
-                ("withheld",),
-            )
-        ]
+        end = Asking(client, words("w", 3), request_id="withheld").error()
+        return [Stuck("withheld", end, stands, ("for talker/0's report",), ("withheld",))]
 
     drilled(home, (*CALM, "stage.talker.options.terminal_delay_ms=3600000"), begin)
 
 
 def test_f6_a_caller_that_does_not_read(home: Path) -> None:
+    def stands(seen: Document) -> bool:
+        return "paused" in steps(seen, "thinker")
+
     async def begin(client: AsyncClient) -> list[Stuck]:
         outputs = client.generate(words("w", 12), request_id="unread", modalities=["text"])
         await anext(outputs)
-        stands = lambda seen: "paused" in steps(seen, "thinker")
-        return [Stuck("unread", end_of(outputs), stands, ("for the caller to read",), ("thinker published",))]
+        return [Stuck("unread", rest_of(outputs), stands, ("thinker/0 waits for the caller to read",))]
 
     drilled(home, (*CALM, "router.output_window=2", "router.slow_reader_grace_s=3600"), begin)
 
 
-def test_f6_who_follows_it_is_told(home: Path) -> None:
+async def rest_of(outputs: AsyncIterator[RequestOutput]) -> OmnizmqError | None:
+    try:
+        async for _ in outputs:
+            pass
+    except OmnizmqError as error:
+        return error
+    return None
+
+
+@pytest.mark.usefixtures("home")
+def test_f6_who_follows_it_is_told() -> None:
     case = Case("quiet-at-talker-middle", "talker", 2, 3)
+
+    async def begin(deployment: Running) -> None:
+        async with AsyncClient.connect(deployment.name) as client:
+            asking = ask(client, case)
+            await Watch(deployment.name).when(case.id, case.stands)
+            command = [*OMNIZMQ, "trace", case.id, "--follow"]
+            with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+                assert process.stdout is not None
+                line = await asyncio.to_thread(lambda: next(line for line in process.stdout if "now: " in line))
+                assert line.startswith("now: talker/0 has made nothing more for ")
+                kill(deployment.pid)
+                out, err = await asyncio.to_thread(process.communicate, timeout=30)
+            assert (process.returncode, err) == (0, "")
+            assert out.splitlines()[-1].startswith("lost with its router, which ended some time after ")
+            assert isinstance(await asking.error(), RouterLostError)
+
+    with launched("synthetic", *CALM, *HELD) as deployment:
+        asyncio.run(begin(deployment))
