@@ -15,7 +15,7 @@ from typing import Any
 import click
 
 from omnizmq.commands.finding import Found, again, as_now, find, stores, unknown
-from omnizmq.commands.inspecting import held, look
+from omnizmq.commands.inspecting import Ask, Inspector, held, look
 from omnizmq.commands.untraced import untraced, why
 
 POLL_S = 0.5
@@ -30,16 +30,17 @@ def follow(id_: str | None, connect: str | None, *, as_json: bool) -> Found:
     """The request once it has ended; with `as_json` nothing is shown. Raises `NotFoundError` where none comes."""
     from omnizmq.commands.terminal.console import console_for
 
-    found = _awaited(id_, connect)
-    console = console_for(sys.stdout)
-    if as_json:
-        return _until_ended(found, lambda _found, _document: None)
-    if sys.stdout.isatty() and not console.is_dumb_terminal:
-        return _in_place(found)
-    return _until_ended(found, Lines())
+    with Inspector() as inspector:
+        found = _awaited(id_, connect, inspector.ask)
+        console = console_for(sys.stdout)
+        if as_json:
+            return _until_ended(found, lambda _found, _document: None, inspector.ask)
+        if sys.stdout.isatty() and not console.is_dumb_terminal:
+            return _in_place(found, inspector.ask)
+        return _until_ended(found, Lines(), inspector.ask)
 
 
-def _awaited(id_: str | None, connect: str | None) -> Found:
+def _awaited(id_: str | None, connect: str | None, ask: Ask) -> Found:
     from omnizmq.errors import NotFoundError
     from omnizmq.runtime import running
 
@@ -55,7 +56,7 @@ def _awaited(id_: str | None, connect: str | None) -> Found:
             off = [] if said else untraced(connect)
             if off and (connect or len(off) == len(running())):  # it cannot come
                 raise NotFoundError(unknown(id_, connect) + why(off)) from error
-            known = None if id_ is None else held(id_, connect)
+            known = None if id_ is None else held(id_, connect, ask)
             if known is not None:
                 return known
             if not said:
@@ -64,9 +65,9 @@ def _awaited(id_: str | None, connect: str | None) -> Found:
         time.sleep(POLL_S)
 
 
-def _until_ended(found: Found, draw: Draw) -> Found:
+def _until_ended(found: Found, draw: Draw, ask: Ask) -> Found:
     while True:
-        found, document = look(found)
+        found, document = look(found, ask)
         draw(found, document)
         if document["state"] == "ended":
             return found
@@ -84,7 +85,7 @@ def _again(found: Found) -> Found:
         return found._replace(store=as_now(found.store))
 
 
-def _in_place(found: Found) -> Found:
+def _in_place(found: Found, ask: Ask) -> Found:
     """The view at its whole length is left on the screen, also when it is interrupted."""
     from rich.console import Group
     from rich.live import Live
@@ -94,7 +95,7 @@ def _in_place(found: Found) -> Found:
     from omnizmq.trace.timeline import Timeline
 
     console = console_for(sys.stdout)
-    latest: tuple[Found, Document] = look(found)
+    latest: tuple[Found, Document] = look(found, ask)
 
     def draw(now: Found, document: Document) -> None:
         nonlocal latest
@@ -106,7 +107,7 @@ def _in_place(found: Found) -> Found:
 
     try:
         with Live(console=console, auto_refresh=False, screen=True) as live:
-            return _until_ended(found, draw)
+            return _until_ended(found, draw, ask)
     finally:
         now, document = latest
         show(document, Timeline(now.facts), sys.stdout, origin=now.origin, now_ms=now.now_ms(document))

@@ -7,14 +7,16 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
-from typing import TYPE_CHECKING, Any, NamedTuple
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, NamedTuple, Self
 
 from omnizmq.commands import loop
 from omnizmq.commands.finding import Found, Store, again
 
 if TYPE_CHECKING:
+    from omnizmq import AsyncClient
     from omnizmq.trace.verdict import RouterIs
 
 LIMIT_S = 0.9
@@ -39,6 +41,9 @@ class Inspected(NamedTuple):
 _UNASKED = Inspected(None, "unasked")
 
 
+Ask = Callable[[str, Sequence[str]], list[Inspected]]
+
+
 class Look(NamedTuple):
     """`document`: that of `summarize`; `found` has the facts that it was made of."""
 
@@ -46,19 +51,20 @@ class Look(NamedTuple):
     document: dict[str, Any]
 
 
-def look(found: Found) -> Look:
-    """At one request, now."""
-    return look_at([found])[0]
+def look(found: Found, ask: Ask | None = None) -> Look:
+    """At one request, now. `ask`: of an `Inspector` that is kept."""
+    return look_at([found], ask)[0]
 
 
-def look_at(requests: Sequence[Found]) -> list[Look]:
+def look_at(requests: Sequence[Found], ask: Ask | None = None) -> list[Look]:
     """At each, in their order; each deployment is asked once."""
     live: dict[str, list[str]] = {}
     for found in requests:
         if found.may_be_live:
             live.setdefault(found.store.name, []).append(found.about.request_id)
+    ask = ask or inspect
     answers = {
-        (name, id_): answer for name, ids in live.items() for id_, answer in zip(ids, inspect(name, ids), strict=True)
+        (name, id_): answer for name, ids in live.items() for id_, answer in zip(ids, ask(name, ids), strict=True)
     }
     until = time.monotonic() + WRITTEN_S
     return [
@@ -90,7 +96,7 @@ def _written(found: Found, until: float) -> Found:
     return found
 
 
-def held(id_: str, connect: str | None) -> Found | None:
+def held(id_: str, connect: str | None, ask: Ask | None = None) -> Found | None:
     """A request of which no trace has a row, because none could be written or none has been yet, and a router holds."""
     from omnizmq.runtime import running, state_dir
     from omnizmq.trace.database import FILE_NAME
@@ -99,7 +105,7 @@ def held(id_: str, connect: str | None) -> Found | None:
     for deployment in running():
         if connect not in (None, deployment.name, deployment.endpoint):
             continue
-        document = inspect(deployment.name, [id_])[0].document
+        document = (ask or inspect)(deployment.name, [id_])[0].document
         if document is not None:
             store = Store(deployment.name, state_dir(deployment.name) / FILE_NAME, deployment.pid)
             about = Traced(document["request_id"], document["external_id"], time.time_ns(), deployment.pid, ended=False)
@@ -108,29 +114,56 @@ def held(id_: str, connect: str | None) -> Found | None:
 
 
 def inspect(name: str, ids: Sequence[str]) -> list[Inspected]:
-    """What the router of the running deployment `name` says of these request ids (or external ids), in their order.
-
-    Where it runs and does not answer in time, it is "silent"; where it cannot be asked (it takes no more clients, or is
-    of another version), "unasked". Not to be called in an event loop.
-    """
-    asked = ids[:MAX_ASKED]
-    found = loop.run(_inspect(name, asked)) if asked else []
-    return found + [_UNASKED] * (len(ids) - len(asked))
+    """As `Inspector.ask`, over a connection of its own."""
+    with Inspector() as inspector:
+        return inspector.ask(name, ids)
 
 
-async def _inspect(name: str, ids: Sequence[str]) -> list[Inspected]:
-    from omnizmq import AsyncClient
-    from omnizmq.errors import OmnizmqError, RouterLostError
+class Inspector:
+    """Asks routers, each over one connection, which is kept. Not to be used in an event loop."""
 
-    async def ask() -> list[Inspected]:
-        async with AsyncClient.connect(name, operator=True) as client:
-            documents = await asyncio.gather(*(client.inspect(id_) for id_ in ids))
+    def __init__(self) -> None:
+        self._loop = loop.Loop()
+        self._clients: dict[str, AsyncClient] = {}
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        with self._loop:
+            for client in self._clients.values():
+                self._loop.run(client.close())
+
+    def ask(self, name: str, ids: Sequence[str]) -> list[Inspected]:
+        """What the router of the running deployment `name` says of these request ids (or external ids), in their order.
+
+        Where it runs and does not answer in time, it is "silent"; where it cannot be asked (it takes no more clients,
+        or is of another version), "unasked".
+        """
+        asked = ids[:MAX_ASKED]
+        found = self._loop.run(self._ask(name, asked)) if asked else []
+        return found + [_UNASKED] * (len(ids) - len(asked))
+
+    async def _ask(self, name: str, ids: Sequence[str]) -> list[Inspected]:
+        from omnizmq.errors import OmnizmqError, RouterLostError
+
+        try:
+            async with asyncio.timeout(LIMIT_S):
+                client = await self._client(name)
+                documents = await asyncio.gather(*(client.inspect(id_) for id_ in ids))
+        except TimeoutError:
+            return [Inspected(None, "silent")] * len(ids)
+        except OmnizmqError as error:
+            if name in self._clients:  # it is of no use any more
+                await self._clients.pop(name).close()
+            return [Inspected(None, "silent") if isinstance(error, RouterLostError) else _UNASKED] * len(ids)
         return [Inspected(one, "unknowing" if one is None else "answering") for one in documents]
 
-    try:
-        async with asyncio.timeout(LIMIT_S):
-            return await ask()
-    except (TimeoutError, RouterLostError):
-        return [Inspected(None, "silent")] * len(ids)
-    except OmnizmqError:
-        return [_UNASKED] * len(ids)
+    async def _client(self, name: str) -> AsyncClient:
+        from omnizmq import AsyncClient
+
+        if name not in self._clients:
+            self._clients[name] = await AsyncClient.connect(name, operator=True).__aenter__()
+        return self._clients[name]

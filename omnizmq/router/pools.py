@@ -265,6 +265,16 @@ def _why(pool: list[Replica], ready: list[Replica]) -> str:
     return "no_replica"
 
 
+def _taken(replica: Replica) -> str:
+    taken = f"{replica.active}/{replica.capacity} in flight"
+    bound = len(replica.inflight)
+    return (
+        taken
+        if bound < replica.most or replica.active == replica.capacity
+        else f"{taken}, {bound}/{replica.most} registered"
+    )
+
+
 def _in_words(pool: list[Replica]) -> str:
-    words = [f"{one.id} {one.state}, {one.active}/{one.capacity} in flight" for one in pool[:SHOWN_REPLICAS]]
+    words = [f"{one.id} {one.state}, {_taken(one)}" for one in pool[:SHOWN_REPLICAS]]
     return "; ".join(words) + (f"; {len(pool) - SHOWN_REPLICAS} more" if len(pool) > SHOWN_REPLICAS else "")

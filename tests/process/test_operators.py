@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import subprocess
 from collections.abc import Iterator
 from contextlib import AsyncExitStack
 from typing import Any
 
 import pytest
 from support.drill import status_when
-from support.running import Asking, Running, collect, document, launched, omnizmq, text_of
+from support.running import OMNIZMQ, Asking, Running, collect, document, launched, omnizmq, text_of
 
 from omnizmq import AsyncClient, Client
 from omnizmq.errors import InvalidRequestError, OverloadedError
@@ -76,6 +77,29 @@ def test_b1_operators_have_a_limit_too_and_take_no_place_of_a_client() -> None:
                     pass
             for _ in range(2):
                 await room.enter_async_context(AsyncClient.connect())
+
+    asyncio.run(scenario())
+
+
+def test_b1_who_follows_a_request_keeps_one_connection() -> None:
+    """Nobody else gets in between two looks of it."""
+
+    async def scenario() -> None:
+        command = [*OMNIZMQ, "trace", "quiet", "--follow"]
+        async with AsyncClient.connect() as client:
+            asking = Asking(client, NEVER, request_id="quiet")
+            await asking.has(2)
+            with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+                shown = process.stdout
+                assert shown is not None
+                assert await asyncio.to_thread(lambda: any(line.startswith("now: ") for line in shown))
+                for _ in range(20):
+                    with pytest.raises(OverloadedError):
+                        await AsyncClient.connect(operator=True).__aenter__()
+                await client.abort("quiet")
+                said = (await asyncio.to_thread(process.communicate, timeout=20))[1]
+            assert (process.returncode, said) == (0, "")
+            assert await asking.error() is None
 
     asyncio.run(scenario())
 

@@ -38,6 +38,17 @@ def test_f3_nor_can_one_that_was_bound_to_an_earlier_incarnation() -> None:
     assert made.replicas["a/0"].active == 0
 
 
+def test_b1_where_no_more_may_be_bound_it_is_said_though_few_compute() -> None:
+    made = pools(max_inflight=2, max_registered=2)
+    for attempt in (ONE, ("two-0", 1)):
+        bound = made.bind(attempt, ["a"], None)
+        assert bound is not None
+        made.count(attempt, bound["a"], active=False)
+    lack = made.lack(["a"], None, ())
+    assert lack is not None
+    assert (lack.why, lack.replicas) == ("full", "a/0 ready, 0/2 in flight, 2/2 registered")
+
+
 def test_f4_stages_are_served_where_each_has_a_ready_replica_with_room_or_without() -> None:
     made = pools("a:text > b:audio", max_inflight=1)
     assert made.bind(ONE, ["a"], None) is not None
