@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import copy
 import graphlib
+import json
 import os
 from collections import Counter
 from collections.abc import Callable, Sequence
@@ -50,10 +51,13 @@ Name = Annotated[
 DeploymentName = Annotated[
     str, Meta(pattern=r"\A[A-Za-z0-9_-]{1,40}\Z", description="a name of 1 to 40 letters, digits, '_' and '-'")
 ]
-Device = Annotated[str, Meta(pattern=r"\A[a-z]+(:[0-9]{1,4})?\Z")]
+Device = Annotated[str, Meta(pattern=r"\A(cpu|cuda:[0-9]{1,4}|(GPU|MIG)-[0-9A-Za-z/-]{1,100})\Z")]
 Devices = Annotated[
     list[Device | Annotated[list[Device], Meta(min_length=1)]],
-    Meta(description='a list such as ["cuda:0", "cuda:1"], or [["cuda:0", "cuda:1"]] for one replica over two,'),
+    Meta(
+        description='a list such as ["cuda:0", "cuda:1"], or [["cuda:0", "cuda:1"]] for one replica over two, '
+        'of "cuda:N", UUIDs ("GPU-…", "MIG-…") and "cpu",'
+    ),
 ]
 Word = Annotated[str, Meta(min_length=1, description="a string that is not empty")]
 Replicas = Annotated[int, Meta(ge=0, le=256)]
@@ -83,7 +87,8 @@ class StageConfig(Section, frozen=True):
     """What a caller can ask for from this stage. None: its outputs never leave the pipeline."""
 
     devices: Devices = []
-    """One entry a replica; a nested list for a replica over several devices. Empty: CPU."""
+    """One entry a replica; a nested list for a replica over several devices. Empty: CPU. `cuda:N` counts the GPUs that
+    the launcher sees (its CUDA_VISIBLE_DEVICES); a worker sees its own alone, and its first is `cuda:0` to it."""
 
     replicas: Replicas = 0
     """0: one a device, or one on the CPU."""
@@ -123,6 +128,11 @@ class StageConfig(Section, frozen=True):
 
     options: dict[str, Any] = {}
     """The engine's own settings, checked by the engine."""
+
+    def devices_of(self, replica: int) -> tuple[str, ...]:
+        """The GPUs of one replica; none: the CPU."""
+        entry = self.devices[replica] if self.devices else "cpu"
+        return tuple(device for device in ([entry] if isinstance(entry, str) else entry) if device != "cpu")
 
 
 class EdgeConfig(Section, frozen=True):
@@ -401,6 +411,8 @@ def _validated(config: Config) -> Config:
             "stage", 'no stage has a final_output, so nothing could be asked for: "text" or "audio" on one was expected'
         )
     _check_router(config.router)
+    for stage in config.stage:
+        _check_devices(stage)
     return msgspec.structs.replace(config, stage=[_with_replicas(stage) for stage in config.stage])
 
 
@@ -427,6 +439,14 @@ def _check_acyclic(edges: Sequence[EdgeConfig]) -> None:
     except graphlib.CycleError as error:
         cycle = " -> ".join(error.args[1])
         raise BadValueError("edge", f"the stages form a cycle, {cycle}: a graph without one was expected") from None
+
+
+def _check_devices(stage: StageConfig) -> None:
+    for entry in stage.devices:
+        if isinstance(entry, list) and (len(set(entry)) < len(entry) or ("cpu" in entry and len(entry) > 1)):
+            raise BadValueError(
+                f"stage.{stage.name}.devices", f"{json.dumps(entry)}: for one replica, different GPUs were expected"
+            )
 
 
 def _with_replicas(stage: StageConfig) -> StageConfig:

@@ -13,6 +13,7 @@ import secrets
 import time
 from collections.abc import Callable
 from contextlib import ExitStack, suppress
+from functools import partial
 from pathlib import Path
 
 import msgspec
@@ -20,6 +21,7 @@ import msgspec
 from omnizmq import __version__, remote, runtime
 from omnizmq.config import Config
 from omnizmq.errors import ConfigError, LaunchError, OmnizmqError
+from omnizmq.launcher import visibility
 from omnizmq.launcher.plugins import Plugins
 from omnizmq.launcher.process import WorkerProcess, trim_log
 from omnizmq.launcher.retention import prune_own_states
@@ -55,6 +57,7 @@ class LocalDeployment:
         """`recording`: the file that the router's inputs are recorded to, and the most MiB it may have. Raises
         `ConfigError`."""
         self.config = msgspec.structs.replace(config, name=runtime.check_name(name))
+        visibility.check(config, os.environ)
         self.name = name
         self._progress = progress
         self._loop = asyncio.get_running_loop()
@@ -226,12 +229,13 @@ class LocalDeployment:
         stage = [stage.name for stage in self.config.stage].index(order.stage)
         place = f"{stage}-{order.replica.rpartition('/')[2]}"
         directory = self._directory.path
+        sight = visibility.sight(order.stage, order.devices, os.environ)
         spec = WorkerSpec(
             config=self.config,
             stage=order.stage,
             replica=order.replica,
             incarnation=order.incarnation,
-            devices=list(order.devices),
+            devices=list(sight.names),
             router_endpoint=self._server.worker_endpoint,
             data_endpoint=runtime.ipc_endpoint(directory / f"d{place}-{order.incarnation}.sock"),
             nonce=self._nonce,
@@ -242,7 +246,8 @@ class LocalDeployment:
         log_path = self._logs / f"{order.replica.replace('/', '-')}.log"
         self._progress(order.replica, "starting")
         try:
-            worker = WorkerProcess(spec, log_path, lambda reason: self._reaped(order, reason))
+            reaped = partial(self._reaped, order)
+            worker = WorkerProcess(spec, log_path, reaped, sight.environment(os.environ))
         except OSError as error:
             self._loop.call_soon(self._not_spawned, order, f"{error.filename or 'its process'}: {error.strerror}")
             return

@@ -12,7 +12,7 @@ import shutil
 import signal
 import subprocess
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import IO
@@ -34,8 +34,9 @@ class ChildProcess:
         log: Path,
         exited: Callable[[str], None],
         pass_fds: Sequence[int] = (),
+        environment: Mapping[str, str] | None = None,
     ) -> None:
-        """Raises `OSError` where the command cannot be run."""
+        """Raises `OSError` where the command cannot be run. `environment`: this process's own, or another."""
         self.status: int | None = None
         self._log = log
         self._exited = exited
@@ -51,6 +52,7 @@ class ChildProcess:
                 stderr=output,
                 start_new_session=True,
                 pass_fds=pass_fds,
+                env=environment,
             )
         self._pidfd = os.pidfd_open(self._process.pid)
         self._loop.add_reader(self._pidfd, self._reap)
@@ -102,9 +104,15 @@ class ChildProcess:
 class WorkerProcess(ChildProcess):
     """A replica of a stage, run by the stage's own interpreter where it has one."""
 
-    def __init__(self, spec: WorkerSpec, log: Path, exited: Callable[[str], None]) -> None:
+    def __init__(
+        self,
+        spec: WorkerSpec,
+        log: Path,
+        exited: Callable[[str], None],
+        environment: Mapping[str, str] | None = None,
+    ) -> None:
         command = [spec.stage_config.python or sys.executable, "-m", "omnizmq.workers"]
-        super().__init__(command, encode(spec), log, exited)
+        super().__init__(command, encode(spec), log, exited, environment=environment)
         self.spec = spec
 
 

@@ -136,6 +136,4 @@ class Supervisor:
 
 def _slots(stage: StageConfig, limits: RouterConfig) -> Iterator[_Slot]:
     for n in range(stage.replicas):
-        device = stage.devices[n] if n < len(stage.devices) else []
-        devices = (device,) if isinstance(device, str) else tuple(device)
-        yield _Slot(f"{stage.name}/{n}", stage.name, devices, Deaths(limits))
+        yield _Slot(f"{stage.name}/{n}", stage.name, stage.devices_of(n), Deaths(limits))

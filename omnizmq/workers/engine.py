@@ -145,7 +145,7 @@ class EngineContext:
 
     stage: str
     model: str
-    device: tuple[str, ...]  # of this replica; empty: CPU
+    device: tuple[str, ...]  # "cuda:0" …: this replica's GPUs, the only ones that its process sees; empty: CPU
     options: Mapping[str, Any]  # `[stage.options]`; an engine refuses keys that it does not know
     sources: tuple[str, ...]  # upstream stages
     targets: tuple[str, ...]  # downstream stages

@@ -12,7 +12,7 @@ class WorkerSpec(msgspec.Struct, frozen=True):
     stage: str
     replica: str
     incarnation: int
-    devices: list[str]
+    devices: list[str]  # as the process sees them, which sees no others
     router_endpoint: str
     data_endpoint: str
     nonce: str

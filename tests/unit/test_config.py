@@ -264,6 +264,11 @@ class TestRefusals:
             ),
             (one("", "devices = ['CUDA']"), 'stage.a.devices: ["CUDA"]: a list such as'),
             (one("", "devices = [[]]"), "stage.a.devices: [[]]: a list such as"),
+            (one("", "devices = ['cuda']"), 'stage.a.devices: ["cuda"]: a list such as'),
+            (one("", "devices = ['gpu:1']"), 'stage.a.devices: ["gpu:1"]: a list such as'),
+            (one("", "devices = ['cuda:0,1']"), 'stage.a.devices: ["cuda:0,1"]: a list such as'),
+            (one("", "devices = [['cuda:0', 'cuda:0']]"), 'stage.a.devices: ["cuda:0", "cuda:0"]: for one replica'),
+            (one("", "devices = [['cuda:0', 'cpu']]"), 'stage.a.devices: ["cuda:0", "cpu"]: for one replica'),
             (one("", "params = 3"), "stage.a.params: 3: a table was expected"),
             (
                 one("", "params = { x = [[1]] }"),
@@ -335,6 +340,12 @@ class TestWhole:
     def test_p5_relay_and_chunk_edges_into_one_stage(self, write: Write) -> None:
         text = graph("ac", "bc").replace('mode = "chunk"', 'mode = "relay"', 1)
         assert [edge.mode for edge in load(write(text)).edge] == ["relay", "chunk"]
+
+    def test_devices_of_a_replica_are_its_gpus(self, write: Write) -> None:
+        uuid = "GPU-8932f937-d72c-4106-c12f-20bd9faed9f6"
+        stage = load(write(one("", f"devices = ['cpu', '{uuid}', ['cuda:1', 'cuda:10']]"))).stage[0]
+        assert [stage.devices_of(n) for n in range(stage.replicas)] == [(), (uuid,), ("cuda:1", "cuda:10")]
+        assert load(write(one("", "replicas = 2"))).stage[0].devices_of(1) == ()
 
     def test_devices_and_replicas_agree(self, write: Write) -> None:
         message = refusal(write(one("", 'devices = ["cuda:0"]\nreplicas = 2')))

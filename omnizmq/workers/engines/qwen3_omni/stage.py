@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterable, Mapping
 from typing import Any
 
@@ -46,7 +47,10 @@ class Stage:
 def _device(context: EngineContext) -> torch.device:
     if len(context.device) > 1:
         raise ConfigError(f"stage.{context.stage}.devices: this engine uses one device a replica")
-    try:
-        return torch.device(context.device[0] if context.device else "cpu")
-    except RuntimeError:
-        raise ConfigError(f'stage.{context.stage}.devices: "{context.device[0]}" is no device of torch') from None
+    if not context.device:
+        return torch.device("cpu")
+    if not torch.cuda.is_available():
+        looked = f"finds none by CUDA_VISIBLE_DEVICES={os.environ.get('CUDA_VISIBLE_DEVICES')}"
+        why = "is built without CUDA" if torch.version.cuda is None else looked
+        raise ConfigError(f"stage.{context.stage}.devices: no GPU can be used: torch {torch.__version__} {why}")
+    return torch.device(context.device[0])
