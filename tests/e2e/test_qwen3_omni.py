@@ -253,7 +253,7 @@ class TestBatching:
 class TestSpeech:
     @pytest.mark.parametrize("frames", range(1, 31))
     def test_a_streamed_wave_has_as_many_samples_as_one_decode(self, engines: dict[str, Engine], frames: int) -> None:
-        from omnizmq.workers.engines.qwen3_omni.wave import WaveStream
+        from omnizmq.workers.engines.hf.wave import WaveStream
 
         model = engines["code2wav"]._model
         codes = torch.randint(tiny.CODES, (1, tiny.GROUPS, 47), generator=torch.Generator().manual_seed(7))

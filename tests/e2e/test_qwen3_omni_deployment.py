@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-import shutil
-import tempfile
 from collections.abc import Awaitable, Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -18,9 +16,8 @@ pytest.importorskip("torch", reason="not installed: the extra `transformers`")
 pytest.importorskip("transformers", reason="not installed: the extra `transformers`")
 
 import torch
-from support import leaks
 from support.qwen3_omni import Made, Reference
-from support.running import Asking, Running, collect, eventually, kill, launched, omnizmq, samples_of, text_of, until
+from support.running import Asking, Running, collect, eventually, kill, omnizmq, samples_of, shared, text_of, until
 
 from omnizmq import AsyncClient, RequestOutput
 from omnizmq.errors import InvalidRequestError
@@ -36,21 +33,8 @@ ROUNDING = 1e-4
 
 @pytest.fixture(scope="module")
 def deployment() -> Iterator[Running]:
-    """One for all tests of this file: loading takes seconds. It must leave nothing behind either."""
-    path = Path(tempfile.mkdtemp(prefix="oz-"))
-    root = path / "run" / "omnizmq"
-    root.mkdir(mode=0o700, parents=True)
-    root.parent.chmod(0o700)
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("XDG_RUNTIME_DIR", str(path / "run"))
-        patch.setenv("XDG_STATE_HOME", str(path / "state"))
-        before = leaks.look(root)
-        with launched(CONFIG) as running:
-            yield running
-            assert running.stop() == 0
-        left = leaks.settle(before, root)
-        assert not left, "left behind: " + "; ".join(left)
-    shutil.rmtree(path)
+    with shared(CONFIG) as running:
+        yield running
 
 
 @pytest.fixture(scope="module")

@@ -19,7 +19,7 @@ from transformers.models.qwen3_omni_moe.processing_qwen3_omni_moe import _get_fe
 from omnizmq.errors import OmnizmqError
 from omnizmq.protocol import Prompt
 from omnizmq.workers.engine import Audio, Chunk, Engine, EngineContext, EngineRequest
-from omnizmq.workers.engines import qwen3_omni
+from omnizmq.workers.engines.hf import engine as hf
 
 transformers.logging.set_verbosity_error()
 transformers.logging.disable_progress_bar()
@@ -28,15 +28,17 @@ GREEDY = {"temperature": 0.0}
 NAMES = ("thinker", "talker", "code2wav")
 
 
-def context(role: str, model: str, private_dir: Path, options: dict[str, Any]) -> EngineContext:
-    at = NAMES.index(role)
+def context(
+    role: str, model: str, private_dir: Path, options: dict[str, Any], names: Sequence[str] = NAMES
+) -> EngineContext:
+    at = names.index(role)
     return EngineContext(
         stage=role,
         model=model,
         device=(),
         options={"role": role, **options},
-        sources=NAMES[max(at - 1, 0) : at],
-        targets=NAMES[at + 1 : at + 2],
+        sources=tuple(names[max(at - 1, 0) : at]),
+        targets=tuple(names[at + 1 : at + 2]),
         final_output={"thinker": "text", "code2wav": "audio"}.get(role),
         max_inflight=8,
         private_dir=private_dir,
@@ -46,7 +48,7 @@ def context(role: str, model: str, private_dir: Path, options: dict[str, Any]) -
 
 
 def make(role: str, model: Path | str, private_dir: Path = Path("/nowhere"), **options: Any) -> Engine:
-    return qwen3_omni.create(context(role, str(model), private_dir, options))
+    return hf.create(context(role, str(model), private_dir, options))
 
 
 @dataclass
@@ -77,13 +79,14 @@ class Stages:
 
     def __init__(self, engines: Mapping[str, Engine]) -> None:
         self.engines = engines
+        self._order = tuple(engines)
         self.made: dict[str, Made] = {}
         self._live: dict[str, set[str]] = {name: set() for name in engines}
 
     def add(self, request_id: str, prompt: Prompt, **params: Mapping[str, Any]) -> None:
         self.made[request_id] = Made()
         for name, engine in self.engines.items():
-            engine.add(EngineRequest(request_id, prompt if name == "thinker" else None, params.get(name, {})))
+            engine.add(EngineRequest(request_id, prompt if name == self._order[0] else None, params.get(name, {})))
             self._live[name].add(request_id)
 
     def abort(self, request_id: str) -> None:
@@ -124,7 +127,7 @@ class Stages:
             if output.finish_reason is not None:
                 made.reasons[name], made.usage[name] = output.finish_reason, output.usage
                 self._live[name].discard(output.request_id)
-                for target in NAMES[NAMES.index(name) + 1 :][:1]:
+                for target in self._order[self._order.index(name) + 1 :][:1]:
                     if output.request_id in self._live.get(target, ()):
                         self.engines[target].end_of_input(output.request_id, name)
         return True

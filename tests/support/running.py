@@ -15,9 +15,12 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
+import pytest
+
 from omnizmq import AsyncClient, Client, RequestOutput
 from omnizmq.errors import OmnizmqError
 from omnizmq.recording import file
+from support import leaks
 from support.recordings import first_difference
 
 OMNIZMQ = [sys.executable, "-m", "omnizmq"]
@@ -135,6 +138,24 @@ def recorded(
                 process.wait()
         process.stdout.close()
         process.stderr.close()
+
+
+@contextmanager
+def shared(config: str) -> Iterator[Running]:
+    """One for all tests of a file, where loading takes seconds; its directories are its own, and it must leave nothing
+    behind either."""
+    with TemporaryDirectory(prefix="oz-") as folder, pytest.MonkeyPatch.context() as patch:
+        root = Path(folder) / "run" / "omnizmq"
+        root.mkdir(mode=0o700, parents=True)
+        root.parent.chmod(0o700)
+        patch.setenv("XDG_RUNTIME_DIR", str(root.parent))
+        patch.setenv("XDG_STATE_HOME", f"{folder}/state")
+        before = leaks.look(root)
+        with launched(config) as running:
+            yield running
+            assert running.stop() == 0
+        left = leaks.settle(before, root)
+        assert not left, "left behind: " + "; ".join(left)
 
 
 def eventually(holds: Callable[[], bool], timeout_s: float = 10.0) -> bool:

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from omnizmq.errors import ConfigError, LaunchError
-from omnizmq.workers.engines.qwen3_omni.checkpoint import INDEX, Checkpoint, Entry
+from omnizmq.workers.engines.qwen3_omni.checkpoint import INDEX, SINGLE, Checkpoint, Entry
 
 KIND = "qwen3_omni_moe"
 
@@ -40,7 +40,7 @@ def folder(tmp_path: Path) -> Path:
 
 def test_only_the_shards_that_hold_what_is_asked_for_are_opened(folder: Path) -> None:
     (folder / "b.safetensors").unlink()
-    checkpoint = Checkpoint(str(folder), KIND)
+    checkpoint = Checkpoint(str(folder))
     header = int.from_bytes((folder / "a.safetensors").read_bytes()[:8], "little") + 8
     assert checkpoint.find(["one."]) == {"one.w": Entry(folder / "a.safetensors", "F32", (2, 3), header, 24)}
     assert checkpoint.bytes_read == header
@@ -51,7 +51,7 @@ def test_only_the_shards_that_hold_what_is_asked_for_are_opened(folder: Path) ->
 
 
 def test_shapes_and_places_are_those_of_the_file(folder: Path) -> None:
-    found = Checkpoint(str(folder), KIND).find(["two."])
+    found = Checkpoint(str(folder)).find(["two."])
     assert {name: (entry.shape, entry.nbytes) for name, entry in found.items()} == {
         "two.w": ((4,), 8),
         "two.v": ((0,), 0),
@@ -63,7 +63,7 @@ def test_shapes_and_places_are_those_of_the_file(folder: Path) -> None:
 def test_a_checkpoint_of_one_file_needs_no_index(tmp_path: Path) -> None:
     (tmp_path / "config.json").write_text(json.dumps({"model_type": KIND}))
     write_shard(tmp_path / "model.safetensors", {"one.w": ("F32", [1], bytes(4))})
-    assert list(Checkpoint(str(tmp_path), KIND).find(["one."])) == ["one.w"]
+    assert list(Checkpoint(str(tmp_path)).find(["one."])) == ["one.w"]
 
 
 def cut(folder: Path) -> None:
@@ -103,17 +103,28 @@ def outside(folder: Path) -> None:
 def test_what_is_damaged_is_said_in_one_line(folder: Path, damage: Callable[[Path], object], line: str) -> None:
     damage(folder)
     with pytest.raises(LaunchError, match=line) as caught:
-        Checkpoint(str(folder), KIND).find(["one."])
+        Checkpoint(str(folder)).find(["one."])
     assert "\n" not in caught.value.message
 
 
 def test_a_stage_that_the_checkpoint_does_not_have(folder: Path) -> None:
     with pytest.raises(LaunchError, match=r"has no tensors three\.\* or four\.\*"):
-        Checkpoint(str(folder), KIND).find(["three.", "four."])
+        Checkpoint(str(folder)).find(["three.", "four."])
 
 
-def test_another_models_checkpoint_is_told_from_a_missing_one(folder: Path) -> None:
-    with pytest.raises(ConfigError, match=r"its model_type is 'qwen3_omni_moe', and \"llama\" is needed"):
-        Checkpoint(str(folder), "llama")
+def test_a_checkpoint_that_is_not_there() -> None:
     with pytest.raises(ConfigError, match='model = "": no such directory'):
-        Checkpoint("", KIND)
+        Checkpoint("")
+
+
+def test_a_checkpoint_may_say_which_of_its_files_is_the_librarys(folder: Path) -> None:
+    """Beside one of another form that has the usual name."""
+    (folder / INDEX).rename(folder / "transformers.safetensors.index.json")
+    write_shard(folder / SINGLE, {"other.w": ("F32", [1], bytes(4))})
+    assert Checkpoint(str(folder)).find(["other."])
+    config = {"model_type": KIND, "transformers_weights": "transformers.safetensors.index.json"}
+    (folder / "config.json").write_text(json.dumps(config))
+    assert set(Checkpoint(str(folder)).find([""])) == {"one.w", "two.w", "two.v", "two.u"}
+    (folder / "config.json").write_text(json.dumps({**config, "transformers_weights": "../elsewhere.safetensors"}))
+    with pytest.raises(LaunchError, match=r"its transformers_weights is '\.\./elsewhere\.safetensors'"):
+        Checkpoint(str(folder)).find([""])

@@ -15,6 +15,7 @@ import math
 from collections import defaultdict
 from collections.abc import Iterable
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -43,19 +44,15 @@ class Entry:
 
 
 class Checkpoint:
-    """Raises `ConfigError` when it is not there or another model's, `LaunchError` when it is damaged."""
+    """Raises `ConfigError` when it is not there, `LaunchError` when it is damaged."""
 
-    def __init__(self, path: str, model_type: str) -> None:
+    def __init__(self, path: str) -> None:
         self.path = Path(path).expanduser()
         if not path or not self.path.is_dir():
             raise ConfigError(f'model = "{path}": no such directory; it must be that of a checkpoint')
         self.config = self.json("config.json")
-        found = self.config.get("model_type")
-        if found != model_type:
-            raise ConfigError(f'model = "{path}": its model_type is {found!r}, and "{model_type}" is needed')
         self.bytes_read = 0  # of the headers
         self._headers: dict[Path, dict[str, Entry]] = {}
-        self._shards = self._find_shards()
 
     def json(self, name: str) -> dict[str, Any]:
         """One of its JSON files. Raises `LaunchError`."""
@@ -83,18 +80,30 @@ class Checkpoint:
             header = self._header(shard)
             for name in names:
                 if name not in header:
-                    raise LaunchError(f"{shard} has no tensor {name}, which {INDEX} says it has")
+                    raise LaunchError(f"{shard} has no tensor {name}, which {self._index} says it has")
                 found[name] = header[name]
         return found
 
-    def _find_shards(self) -> dict[str, Path]:
-        if not (self.path / INDEX).exists():
-            return dict.fromkeys(self._header(self.path / SINGLE), self.path / SINGLE)
-        shards = self.json(INDEX).get("weight_map")
+    @cached_property
+    def _index(self) -> str:
+        """The file that says which there are; or that of all tensors, where there is one alone."""
+        # A checkpoint that holds its weights in another form too says which file is the library's.
+        index = self.config.get("transformers_weights", INDEX if (self.path / INDEX).exists() else SINGLE)
+        if not isinstance(index, str) or Path(index).name != index:
+            raise LaunchError(f"{self.path}/config.json: its transformers_weights is {index!r}, which is no file there")
+        return index
+
+    @cached_property
+    def _shards(self) -> dict[str, Path]:
+        """The file of each tensor."""
+        index = self._index
+        if not index.endswith(".json"):
+            return dict.fromkeys(self._header(self.path / index), self.path / index)
+        shards = self.json(index).get("weight_map")
         if not isinstance(shards, dict) or not all(isinstance(shard, str) for shard in shards.values()):
-            raise LaunchError(f"{self.path / INDEX} has no weight_map from names to files")
+            raise LaunchError(f"{self.path / index} has no weight_map from names to files")
         if any(Path(shard).name != shard for shard in shards.values()):
-            raise LaunchError(f"{self.path / INDEX} names a file outside the checkpoint")
+            raise LaunchError(f"{self.path / index} names a file outside the checkpoint")
         return {name: self.path / shard for name, shard in shards.items()}
 
     def _header(self, file: Path) -> dict[str, Entry]:

@@ -14,13 +14,14 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from omnizmq.errors import ConfigError, OmnizmqError
+from omnizmq.errors import OmnizmqError
 from omnizmq.workers.engine import Chunk, EngineContext, EngineRequest
+from omnizmq.workers.engines.hf.wave import Vocoder, WaveStream
 from omnizmq.workers.engines.qwen3_omni.checkpoint import Checkpoint
 from omnizmq.workers.engines.qwen3_omni.requests import not_finite
 from omnizmq.workers.engines.qwen3_omni.rows import read_codes
 from omnizmq.workers.engines.qwen3_omni.stage import Stage
-from omnizmq.workers.engines.qwen3_omni.wave import SAMPLE_RATE, WaveModel, WaveStream
+from omnizmq.workers.engines.qwen3_omni.wave import WaveModel
 from omnizmq.workers.engines.settings import read_params, whole
 from omnizmq.workers.engines.torch_errors import failure_of
 from omnizmq.workers.engines.turns import Turns
@@ -28,10 +29,8 @@ from omnizmq.workers.engines.turns import Turns
 PARAMS = {"seed": whole(0, (1 << 32) - 1)}
 
 
-def create_code2wav(context: EngineContext, options: Mapping[str, Any], checkpoint: Checkpoint | None) -> Code2Wav:
+def create_code2wav(context: EngineContext, options: Mapping[str, Any], checkpoint: Checkpoint) -> Code2Wav:
     """Raises `ConfigError`, `LaunchError`."""
-    if context.targets:
-        raise ConfigError(f"stage.{context.stage}: a code2wav is the last stage, and {context.targets[0]} follows it")
     stage = Stage(context, options, checkpoint)
     context.progress("loading the code2wav")
     return Code2Wav(WaveModel(stage))
@@ -40,9 +39,9 @@ def create_code2wav(context: EngineContext, options: Mapping[str, Any], checkpoi
 class Code2Wav(Turns):
     """See the module."""
 
-    def __init__(self, model: WaveModel) -> None:
-        super().__init__(SAMPLE_RATE)
-        self._model = model
+    def __init__(self, vocoder: Vocoder) -> None:
+        super().__init__(vocoder.sample_rate)
+        self._model = vocoder
 
     def add(self, request: EngineRequest) -> None:
         """Raises `InvalidRequestError`."""
@@ -57,9 +56,9 @@ class Code2Wav(Turns):
 class _Frames:
     """The sound of one request, frame by frame."""
 
-    def __init__(self, model: WaveModel) -> None:
-        self._model = model
-        self._stream = WaveStream(model)
+    def __init__(self, vocoder: Vocoder) -> None:
+        self._model = vocoder
+        self._stream = WaveStream(vocoder)
 
     @property
     def samples(self) -> int:
@@ -67,7 +66,9 @@ class _Frames:
 
     def push(self, chunk: Chunk) -> NDArray[np.float32]:
         """Raises `StageError`."""
-        samples = self._stream.push(read_codes(chunk, self._stream.frames, self._model.groups, self._model.codebook))
+        samples = self._stream.push(
+            read_codes(chunk, self._stream.frames, self._model.groups, self._model.codebook)
+        )
         if not np.isfinite(samples).all():
             raise not_finite()
         return samples

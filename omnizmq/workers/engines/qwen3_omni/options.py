@@ -2,15 +2,11 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping
 from typing import Any
 
 from omnizmq.errors import ConfigError
 from omnizmq.workers.engines.settings import Setting, check_given, choice, whole
-
-MODEL_TYPE = "qwen3_omni_moe"
-TINY = re.compile(r"tiny-qwen3-omni(?::(\d{1,9}))?")
 
 ROLE = choice("thinker", "talker", "code2wav")
 _ALL = {"role": ROLE, "threads": whole(1, 1024)}
@@ -33,9 +29,3 @@ def read_options(stage: str, options: Mapping[str, Any]) -> dict[str, Any]:
     if not ROLE.test(role):
         raise ConfigError(f"stage.{stage}.options.role = {role!r} is not usable: it must be {ROLE.accepts}")
     return check_given(stage, options, OPTIONS[str(role)])
-
-
-def tiny_seed(model: str) -> int | None:
-    """The seed in `model = "tiny-qwen3-omni:SEED"` (0 without one), made on the spot; None: it is a path."""
-    match = TINY.fullmatch(model)
-    return int(match[1] or 0) if match else None

@@ -1,4 +1,4 @@
-"""What the three stages have in common: their options, the checkpoint, device and dtype."""
+"""What all stages have in common: their options, the checkpoint, device and dtype."""
 
 from __future__ import annotations
 
@@ -12,25 +12,22 @@ from transformers import AutoConfig
 from omnizmq.errors import ConfigError
 from omnizmq.workers.engine import EngineContext
 from omnizmq.workers.engines.qwen3_omni.checkpoint import Checkpoint
-from omnizmq.workers.engines.qwen3_omni.options import MODEL_TYPE, tiny_seed
 from omnizmq.workers.engines.qwen3_omni.weights import check_experts, mapped
 
 
 class Stage:
     """A stage about to be loaded. Raises `ConfigError`, `LaunchError`."""
 
-    def __init__(self, context: EngineContext, options: Mapping[str, Any], checkpoint: Checkpoint | None) -> None:
-        """Without a checkpoint, the model is a tiny one that is made on the spot."""
+    def __init__(self, context: EngineContext, options: Mapping[str, Any], checkpoint: Checkpoint) -> None:
         transformers.logging.set_verbosity_error()
         transformers.logging.disable_progress_bar()
         torch.set_num_threads(options.get("threads", 1))
         self.name = context.stage
         self.options = options
         self.device = _device(context)
-        self.checkpoint = checkpoint or _make_tiny(context)
+        self.checkpoint = checkpoint
         self.config = AutoConfig.from_pretrained(self.checkpoint.path)
         self.slots = min(options.get("slots", context.max_inflight), context.max_inflight)
-        self.vocabulary: int = self.config.thinker_config.text_config.vocab_size
         self.slot_tokens: int = options.get("slot_tokens", 4096)
 
     def dtype(self) -> torch.dtype:
@@ -46,16 +43,9 @@ class Stage:
         return {name.removeprefix(strip): tensor for name, tensor in mapped(found).items()}
 
 
-def _make_tiny(context: EngineContext) -> Checkpoint:
-    from omnizmq.workers.engines.qwen3_omni import tiny
-
-    context.progress("building a tiny random Qwen3-Omni")
-    return Checkpoint(str(tiny.ensure(context.private_dir, tiny_seed(context.model) or 0)), MODEL_TYPE)
-
-
 def _device(context: EngineContext) -> torch.device:
     if len(context.device) > 1:
-        raise ConfigError(f"stage.{context.stage}.devices: a stage of Qwen3-Omni uses one device a replica")
+        raise ConfigError(f"stage.{context.stage}.devices: this engine uses one device a replica")
     try:
         return torch.device(context.device[0] if context.device else "cpu")
     except RuntimeError:

@@ -49,7 +49,7 @@ DEFAULTS: dict[str, Any] = {
 }
 
 
-def create_talker(context: EngineContext, options: Mapping[str, Any], checkpoint: Checkpoint | None) -> Talker:
+def create_talker(context: EngineContext, options: Mapping[str, Any], checkpoint: Checkpoint) -> Talker:
     """Raises `ConfigError`, `LaunchError`."""
     stage = Stage(context, options, checkpoint)
     if not stage.config.talker_config.speaker_id:

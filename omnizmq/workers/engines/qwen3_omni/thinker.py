@@ -44,7 +44,7 @@ PARAMS = {**SETTINGS, "max_tokens": whole(1, 1 << 20), "stop": texts(16)}
 MAX_TOKENS = 2048
 
 
-def create_thinker(context: EngineContext, options: Mapping[str, Any], checkpoint: Checkpoint | None) -> Thinker:
+def create_thinker(context: EngineContext, options: Mapping[str, Any], checkpoint: Checkpoint) -> Thinker:
     """Raises `ConfigError`, `LaunchError`."""
     stage = Stage(context, options, checkpoint)
     context.progress("loading the thinker")
@@ -142,7 +142,7 @@ class Thinker:
         self._model = model
         self._prompts = prompts
         self._end = stage.config.im_end_token_id
-        self._vocabulary = stage.vocabulary
+        self._vocabulary: int = stage.config.thinker_config.text_config.vocab_size
         self._requests: Requests[_Answer] = Requests(model.slots, context.wake)
 
     # --- Engine ----------------------------------------------------------------------------------------------------

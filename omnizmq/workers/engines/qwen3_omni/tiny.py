@@ -10,8 +10,6 @@ from __future__ import annotations
 
 import json
 import math
-import shutil
-import tempfile
 from pathlib import Path
 from typing import Any
 
@@ -24,8 +22,8 @@ from transformers import (
     WhisperFeatureExtractor,
 )
 
+from omnizmq.workers.engines.hf import on_the_spot
 from omnizmq.workers.engines.qwen3_omni.byte_tokens import BYTE_CHARACTERS
-from omnizmq.workers.engines.qwen3_omni.locked import locked
 
 ROLES = ("system", "user", "assistant")
 SYLLABLES = tuple(a + b for a in "bdfgklmnprstvz" for b in "aeiou")
@@ -65,17 +63,7 @@ CHAT_TEMPLATE = """\
 
 def ensure(folder: Path, seed: int) -> Path:
     """The checkpoint of this seed in `folder`, built unless it is there. Processes may call this side by side."""
-    made = folder / f"tiny-qwen3-omni-{seed}"
-    folder.mkdir(parents=True, exist_ok=True)
-    with locked(folder / f".{made.name}.lock"):
-        if not made.exists():
-            building = Path(tempfile.mkdtemp(prefix=".building-", dir=folder))
-            try:
-                build(building, seed)
-                building.rename(made)
-            finally:
-                shutil.rmtree(building, ignore_errors=True)
-    return made
+    return on_the_spot.ensure(folder, f"tiny-qwen3-omni-{seed}", seed, build)
 
 
 def build(folder: Path, seed: int = 0) -> None:
