@@ -66,9 +66,7 @@ class _Frames:
 
     def push(self, chunk: Chunk) -> NDArray[np.float32]:
         """Raises `StageError`."""
-        samples = self._stream.push(
-            read_codes(chunk, self._stream.frames, self._model.groups, self._model.codebook)
-        )
+        samples = self._stream.push(read_codes(chunk, self._stream.frames, self._model.groups, self._model.codebook))
         if not np.isfinite(samples).all():
             raise not_finite()
         return samples
