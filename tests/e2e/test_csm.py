@@ -150,16 +150,55 @@ class TestBatching:
         assert talker.abort("one") == []
 
 
+class TestFailures:
+    def test_one_that_has_no_memory_fails_alone(self, checkpoint: Path, engines: dict[str, Engine]) -> None:
+        """In a step of the whole batch, which is computed again in halves; what is drawn does not change by that."""
+        talker = make("talker", checkpoint)
+        advance = talker._model.advance
+
+        def crowded(slots: Any, starts: Any, frames: Any) -> torch.Tensor:
+            if any(start >= 149 for start in starts):  # LONG has 145 tokens
+                raise torch.OutOfMemoryError("CUDA out of memory")
+            return advance(slots, starts, frames)
+
+        talker._model.advance = crowded
+        together = Stages({**engines, "talker": talker})
+        texts = {"0": SHORT, "1": LONG, "2": "What?"}
+        for n, text in texts.items():
+            together.add(n, said(text), talker={"max_tokens": 20, "seed": int(n)})
+        together.run()
+        failed = together.made.pop("1")
+        assert failed.error is not None
+        assert failed.error.code == "overloaded"
+        assert failed.codes.shape[1] == 4
+        for n, made in together.made.items():
+            assert np.array_equal(made.codes, answer(engines, said(texts[n]), max_tokens=20, seed=int(n)).codes)
+
+    def test_output_that_is_no_number_is_that_requests_error(
+        self, checkpoint: Path, engines: dict[str, Engine]
+    ) -> None:
+        talker = make("talker", checkpoint)
+        question = tiny.make_tokenizer().convert_tokens_to_ids("?")
+        talker._model._model.embed_text_tokens.weight.data[question] = torch.nan
+        together = Stages({**engines, "talker": talker})
+        for n, text in enumerate((SHORT, "What?", SHORT)):
+            together.add(str(n), said(text), talker={**GREEDY, "max_tokens": 9})
+        together.run()
+        assert "the model's output is not finite" in str(together.made["1"].error)
+        assert np.array_equal(together.made["0"].codes, together.made["2"].codes)
+        assert together.made["0"].codes.shape[1] == 9
+
+
 class TestSpeech:
     @pytest.mark.parametrize("frames", range(1, 31))
     def test_a_streamed_wave_has_as_many_samples_as_one_decode(
         self, engines: dict[str, Engine], reference: Reference, frames: int
     ) -> None:
-        decoder = engines["code2wav"]._decoder
+        vocoder = engines["code2wav"]._model
         codes = torch.randint(tiny.CODES, (1, tiny.GROUPS, 47), generator=torch.Generator().manual_seed(7))
         with torch.inference_mode():
             whole = reference.model.codec_model.decode(codes).audio_values[0, 0].numpy()
-        stream = WaveStream(decoder)
+        stream = WaveStream(vocoder)
         wave = np.concatenate([stream.push(part) for part in codes.split(frames, dim=2)])
         assert wave.size == whole.size == 47 * 1920 == stream.samples
         assert np.abs(wave - whole).max() < ROUNDING

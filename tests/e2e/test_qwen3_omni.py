@@ -255,7 +255,7 @@ class TestSpeech:
     def test_a_streamed_wave_has_as_many_samples_as_one_decode(self, engines: dict[str, Engine], frames: int) -> None:
         from omnizmq.workers.engines.hf.wave import WaveStream
 
-        model = engines["code2wav"]._decoder
+        model = engines["code2wav"]._model
         codes = torch.randint(tiny.CODES, (1, tiny.GROUPS, 47), generator=torch.Generator().manual_seed(7))
         with torch.inference_mode():
             whole = model.network(codes)[0, 0].numpy()

@@ -80,10 +80,10 @@ def first_time(mark: Path) -> bool:
 def lost_gpu(context: EngineContext) -> Engine:
     import torch
 
-    from omnizmq.workers.engines import qwen3_omni
+    from omnizmq.workers.engines.hf import engine as hf
 
     options = {key: value for key, value in context.options.items() if key != "fails"}
-    engine: Any = qwen3_omni.create(dataclasses.replace(context, options=options))
+    engine: Any = hf.create(dataclasses.replace(context, options=options))
     name = context.options["fails"]
     sound, calls = getattr(engine._model, name), iter((1, 2))
 

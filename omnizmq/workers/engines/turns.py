@@ -15,7 +15,7 @@ from omnizmq.workers import failures
 from omnizmq.workers.engine import Audio, Chunk, EngineRequest, StageOutput
 
 
-class Stream(Protocol):
+class Decoder(Protocol):
     """The sound of one request."""
 
     @property
@@ -33,7 +33,7 @@ class Stream(Protocol):
 class _Sound:
     """One request."""
 
-    stream: Stream
+    decoder: Decoder
     chunks: deque[Chunk] = field(default_factory=deque)
     input_ended: bool = False
     outputs: int = 0
@@ -46,8 +46,8 @@ class Turns:
         self._sample_rate = sample_rate
         self._live: dict[str, _Sound] = {}  # in the order of their turns
 
-    def begin(self, request_id: str, stream: Stream) -> None:
-        self._live[request_id] = _Sound(stream)
+    def begin(self, request_id: str, decoder: Decoder) -> None:
+        self._live[request_id] = _Sound(decoder)
 
     def failure_of(self, error: Exception, request_id: str) -> OmnizmqError:
         """What a request is told of an exception."""
@@ -91,11 +91,11 @@ class Turns:
         content = None
         try:
             if sound.chunks:
-                samples = sound.stream.push(sound.chunks.popleft())
+                samples = sound.decoder.push(sound.chunks.popleft())
                 content = Audio(samples, self._sample_rate) if samples.size else None
             ended = sound.input_ended and not sound.chunks
             if ended:
-                sound.stream.finish()
+                sound.decoder.finish()
         except Exception as error:  # noqa: BLE001 (F1: whatever a package raises ends this request alone)
             return StageOutput(request_id, error=self.failure_of(error, request_id))
         sound.outputs += content is not None
@@ -105,4 +105,4 @@ class Turns:
         return StageOutput(request_id, content=content, ended=True, finish_reason="stop", usage=self._usage(sound))
 
     def _usage(self, sound: _Sound) -> dict[str, int | float]:
-        return {"audio_s": sound.stream.samples / self._sample_rate, "chunks": sound.outputs}
+        return {"audio_s": sound.decoder.samples / self._sample_rate, "chunks": sound.outputs}

@@ -29,7 +29,7 @@ def create_code2wav(context: EngineContext, options: Mapping[str, Any], checkpoi
     """Raises `ConfigError`, `LaunchError`."""
     stage = Stage(context, options, checkpoint)
     context.progress("loading the code2wav")
-    return Code2Wav(MimiDecoder(stage))
+    return Code2Wav(MimiVocoder(stage))
 
 
 @dataclass
@@ -40,8 +40,8 @@ class MimiState:
     latent: torch.Tensor | None = None
 
 
-class MimiDecoder:
-    """A `Decoder` (see `hf.wave`), of two positions a frame in the real model. Nothing looks ahead, nothing is missing
+class MimiVocoder:
+    """A `Vocoder` (see `hf.wave`), of two positions a frame in the real model. Nothing looks ahead, nothing is missing
     at the end."""
 
     def __init__(self, stage: Stage) -> None:

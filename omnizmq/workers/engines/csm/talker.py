@@ -2,7 +2,7 @@
 
 A step computes the text of one new request, then one frame of each that runs. What is said is the prompt's last turn,
 which must be the user's and of text alone; turns before it are not heard. A reply ends with a frame of the codec's end
-alone, or at `max_tokens`.
+alone, or at `max_tokens`. A request fails alone (`attempt`).
 
 Options: `initial_chunk_frames` (4) of a reply's first chunk and `chunk_frames` (25) of the others, 0.08 s a frame;
 `slots` (the stage's `max_inflight`): requests held at once, further ones wait here; `slot_tokens` (4096, at most the
@@ -25,6 +25,7 @@ from omnizmq.workers.engine import Chunk, EngineContext, EngineRequest, FinishRe
 from omnizmq.workers.engines.csm.talker_model import TalkerModel
 from omnizmq.workers.engines.csm.text import Texts
 from omnizmq.workers.engines.qwen3_omni.checkpoint import Checkpoint
+from omnizmq.workers.engines.qwen3_omni.requests import Held, Requests, attempt, not_finite
 from omnizmq.workers.engines.qwen3_omni.rows import codes_chunk
 from omnizmq.workers.engines.qwen3_omni.sampling import SETTINGS, Sampler, Sampling, generator
 from omnizmq.workers.engines.qwen3_omni.stage import Stage
@@ -52,14 +53,13 @@ def create_talker(context: EngineContext, options: Mapping[str, Any], checkpoint
     return Talker(context, stage, TalkerModel(stage), Texts(checkpoint, stage.config.text_vocab_size))
 
 
-@dataclass
-class _Speech:
-    """One request. `frame`: the last one, which is not in the slot yet."""
+@dataclass(kw_only=True)
+class _Speech(Held):
+    """One request. `hidden` `[1, hidden]`: of the slot's last position; `frame`: the last one, not in the slot yet."""
 
     text: list[int]
-    sampler: Sampler
     most: int
-    slot: int | None = None
+    hidden: torch.Tensor | None = None
     made: int = 0
     frame: list[int] = field(default_factory=list)
     held: list[list[int]] = field(default_factory=list)  # frames not yet handed on
@@ -80,7 +80,7 @@ class Talker:
         self._device = stage.device
         self._initial_chunk_frames: int = stage.options.get("initial_chunk_frames", 4)
         self._chunk_frames: int = stage.options.get("chunk_frames", 25)
-        self._live: dict[str, _Speech] = {}
+        self._requests: Requests[_Speech] = Requests(model.slots, context.wake)
 
     # --- Engine ----------------------------------------------------------------------------------------------------
 
@@ -94,8 +94,9 @@ class Talker:
             raise InvalidRequestError(f"the text has {len(text)} tokens: a slot holds {holds}, the speech included")
         sampling = Sampling(params["temperature"], params["top_k"], params["top_p"])
         sampler = Sampler(sampling, generator(self._device, params["seed"]), self._model.suppressed)
-        self._live[request.request_id] = _Speech(text, sampler, min(params["max_tokens"], room))
-        self._give_slots()
+        self._requests.add(
+            _Speech(request_id=request.request_id, sampler=sampler, text=text, most=min(params["max_tokens"], room))
+        )
 
     def feed(self, request_id: str, edge: str, chunk: Chunk) -> None:  # noqa: ARG002
         raise StageError(f"this talker takes no chunks; one came from {edge}")
@@ -104,88 +105,85 @@ class Talker:
         raise StageError(f"this talker takes no chunks; {edge} ended")
 
     def abort(self, request_id: str) -> list[StageOutput]:
-        speech = self._live.get(request_id)
+        speech = self._requests.get(request_id)
         if speech is None:
             return []
-        self._forget(request_id)
+        self._requests.forget(speech)
         return [StageOutput(request_id, ended=True, finish_reason="abort", usage=speech.usage)]
 
     def has_work(self, request_id: str) -> bool:
-        speech = self._live.get(request_id)
+        speech = self._requests.get(request_id)
         return speech is not None and speech.slot is not None
 
     def busy_with(self, request_id: str) -> bool:
         """It waits for a slot."""
-        return request_id in self._live
+        return self._requests.get(request_id) is not None
 
     def step(self, ready: Sequence[str]) -> list[StageOutput]:
-        running = sorted((name for name in ready if self._live[name].made), key=lambda name: self._slot(name))
-        new = [name for name in ready if not self._live[name].made][:1]
-        stepped = running + new
+        speeches = [self._requests[request_id] for request_id in ready]
+        new = [speech for speech in speeches if not speech.made][:1]
+        running = sorted((speech for speech in speeches if speech.made), key=lambda speech: speech.own_slot)
         with torch.inference_mode():
-            hidden = [self._advance(running)] if running else []
-            hidden += [self._model.prefill(self._slot(name), self._live[name].text) for name in new]
-            frames = self._model.frames(torch.cat(hidden), [self._live[name].sampler for name in stepped])
-        outputs = [self._output(name, self._live[name], frame) for name, frame in zip(stepped, frames, strict=True)]
+            attempt(new, self._begin)
+            attempt(running, self._advance)
+            attempt([speech for speech in running + new if speech.failure is None], self._make_frames)
+        outputs = [self._output(speech) for speech in running + new]
         return [output for output in outputs if output is not None]
 
     def close(self) -> None:
-        self._live.clear()
+        self._requests.clear()
 
     # --- Inside ----------------------------------------------------------------------------------------------------
 
-    def _advance(self, running: Sequence[str]) -> torch.Tensor:
-        speeches = [self._live[name] for name in running]
-        return self._model.advance(
-            [self._slot(name) for name in running],
+    def _begin(self, speeches: Sequence[_Speech]) -> None:
+        """Of one request alone."""
+        (speech,) = speeches
+        speech.hidden = self._model.prefill(speech.own_slot, speech.text)
+
+    def _advance(self, speeches: Sequence[_Speech]) -> None:
+        """Each one's last frame into its slot."""
+        hidden = self._model.advance(
+            [speech.own_slot for speech in speeches],
             [len(speech.text) + speech.made - 1 for speech in speeches],
             [speech.frame for speech in speeches],
         )
+        for speech, row in zip(speeches, hidden, strict=True):
+            speech.hidden = row[None]
 
-    def _output(self, request_id: str, speech: _Speech, frame: list[int]) -> StageOutput | None:
-        reason: FinishReason | None = None
-        speech.made, speech.frame = speech.made + 1, frame
-        if all(code == self._model.end for code in frame[:-1]):  # as in the library, which does not look at the last
-            reason = "stop"
-        elif speech.made == speech.most:
-            reason = "length"
-        if any(code != self._model.end for code in frame):
-            speech.held.append(frame)
+    def _make_frames(self, speeches: Sequence[_Speech]) -> None:
+        hidden = torch.cat([speech.hidden for speech in speeches if speech.hidden is not None])
+        frames = self._model.frames(hidden, [speech.sampler for speech in speeches])
+        for speech, frame in zip(speeches, frames, strict=True):
+            if frame is None:
+                speech.failure = not_finite()
+            else:
+                speech.frame, speech.made = frame, speech.made + 1
+
+    def _output(self, speech: _Speech) -> StageOutput | None:
+        if speech.failure is not None:
+            self._requests.forget(speech)
+            return StageOutput(speech.request_id, error=speech.failure)
+        reason = self._reason(speech)
+        if any(code != self._model.end for code in speech.frame):
+            speech.held.append(speech.frame)
         chunks = []
-        if speech.held and (reason or len(speech.held) >= self._wanted(speech)):
+        wanted = self._chunk_frames if speech.sent else self._initial_chunk_frames
+        if len(speech.held) >= wanted or (reason and speech.held):
             chunks.append(codes_chunk(speech.sent, speech.held))
             speech.sent, speech.held = speech.sent + len(speech.held), []
         if reason is None and not chunks:
             return None
         if reason is not None:
-            self._forget(request_id)
+            self._requests.forget(speech)
         return StageOutput(
-            request_id,
+            speech.request_id,
             chunks=dict.fromkeys(self._context.targets, chunks) if chunks else {},
             ended=reason is not None,
             finish_reason=reason,
             usage=speech.usage if reason is not None else {},
         )
 
-    def _wanted(self, speech: _Speech) -> int:
-        return self._chunk_frames if speech.sent else self._initial_chunk_frames
-
-    def _slot(self, request_id: str) -> int:
-        slot = self._live[request_id].slot
-        assert slot is not None
-        return slot
-
-    def _give_slots(self) -> None:
-        """To those that wait, in the order in which they came."""
-        for speech in self._live.values():
-            if not self._model.slots.any_free:
-                return
-            if speech.slot is None:
-                speech.slot = self._model.slots.take()
-
-    def _forget(self, request_id: str) -> None:
-        slot = self._live.pop(request_id).slot
-        if slot is not None:
-            self._model.slots.give_back(slot)
-            self._give_slots()
-            self._context.wake()
+    def _reason(self, speech: _Speech) -> FinishReason | None:
+        if all(code == self._model.end for code in speech.frame[:-1]):  # as in the library, whatever the last one is
+            return "stop"
+        return "length" if speech.made == speech.most else None

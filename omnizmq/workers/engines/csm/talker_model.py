@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from transformers import CsmForConditionalGeneration, DynamicCache
 
-from omnizmq.workers.engines.qwen3_omni.sampling import Sampler, choose
+from omnizmq.workers.engines.qwen3_omni.sampling import Sampler, choose, finite
 from omnizmq.workers.engines.qwen3_omni.slots import Slots
 from omnizmq.workers.engines.qwen3_omni.stage import Stage
 from omnizmq.workers.engines.qwen3_omni.weights import make_model
@@ -48,18 +48,22 @@ class TalkerModel:
         codes = torch.tensor(frames, device=self._device)[:, None]
         return self._forward(self._model.backbone_model.embed_tokens(codes), slots, starts)
 
-    def frames(self, hidden: torch.Tensor, samplers: Sequence[Sampler]) -> list[list[int]]:
-        """The frame that follows each row: codes of all groups, each chosen in the light of those before it."""
+    def frames(self, hidden: torch.Tensor, samplers: Sequence[Sampler]) -> list[list[int] | None]:
+        """The frame that follows each row: codes of all groups, each chosen in the light of those before it; None where
+        logits were not finite."""
         depth = self._model.depth_decoder
-        codes = [choose(self._model.lm_head(hidden), samplers)]
+        logits = self._model.lm_head(hidden)
+        fine, codes = finite(logits), [choose(logits, samplers)]
         cache = DynamicCache(config=depth.config)
         inputs = torch.stack((hidden, depth.model.embed_tokens(codes[0])), dim=1)
         for group, head in enumerate(depth.codebooks_head.weight, start=1):
             made = depth.model(inputs_embeds=inputs, cache=cache, use_cache=True).last_hidden_state[:, -1]
-            codes.append(choose(made @ head, samplers))
+            logits = made @ head
+            fine &= finite(logits)
+            codes.append(choose(logits, samplers))
             inputs = depth.model.embed_tokens(codes[-1] + group * depth.vocab_size)[:, None]
-        frames: list[list[int]] = torch.stack(codes, dim=1).tolist()
-        return frames
+        frames = torch.stack((*codes, fine.to(codes[0].dtype)), dim=1).tolist()
+        return [codes if good else None for *codes, good in frames]
 
     def _forward(self, inputs: torch.Tensor, slots: Sequence[int], starts: Sequence[int]) -> torch.Tensor:
         rows = self.slots.rows(slots, starts, inputs.shape[1])

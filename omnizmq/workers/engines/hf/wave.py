@@ -1,6 +1,6 @@
-"""Codec frames to samples, in increments: what a decoder is, and the stream of one request.
+"""Codec frames to samples, in increments: what a vocoder is, and the stream of one request.
 
-A decoder has two parts. The first is a network over positions (one a frame, or several) that looks back by itself: it
+A vocoder has two parts. The first is a network over positions (one a frame, or several) that looks back by itself: it
 keeps its own state of a stream. The second, convolutions, makes samples of positions. It is causal but for a fixed
 number of last samples that may be missing, and looks back over a few positions, which are kept and go through it again
 with the next chunk.
@@ -15,7 +15,7 @@ import torch
 from numpy.typing import NDArray
 
 
-class Decoder(Protocol):
+class Vocoder(Protocol):
     """`groups` codes a frame, each below `codebook`. `context`: positions of the past that the second part sees from
     the sample before which the last decode ended."""
 
@@ -38,9 +38,9 @@ class Decoder(Protocol):
 class WaveStream:
     """The sound of one request. `frames` that came, `samples` that were made of them."""
 
-    def __init__(self, decoder: Decoder) -> None:
-        self._decoder = decoder
-        self._state = decoder.begin()
+    def __init__(self, vocoder: Vocoder) -> None:
+        self._vocoder = vocoder
+        self._state = vocoder.begin()
         self._hidden: torch.Tensor | None = None  # of the last positions, at most `context`
         self._positions = 0
         self.frames = 0
@@ -52,14 +52,14 @@ class WaveStream:
             return self._push(codes)
 
     def _push(self, codes: torch.Tensor) -> NDArray[np.float32]:
-        decoder = self._decoder
-        hidden = decoder.hidden(codes, self._state)
+        vocoder = self._vocoder
+        hidden = vocoder.hidden(codes, self._state)
         self.frames += codes.shape[2]
         self._positions += hidden.shape[2]
         if self._hidden is not None:
             hidden = torch.cat((self._hidden, hidden), dim=2)
-        first = (self._positions - hidden.shape[2]) * decoder.samples_per_position
-        made = decoder.wave(hidden)[self.samples - first :]
-        self._hidden = hidden[:, :, -decoder.context :]
+        first = (self._positions - hidden.shape[2]) * vocoder.samples_per_position
+        made = vocoder.wave(hidden)[self.samples - first :]
+        self._hidden = hidden[:, :, -vocoder.context :]
         self.samples += made.size
         return made

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from omnizmq.errors import OmnizmqError
 from omnizmq.workers.engine import Chunk, EngineContext, EngineRequest
-from omnizmq.workers.engines.hf.wave import Decoder, WaveStream
+from omnizmq.workers.engines.hf.wave import Vocoder, WaveStream
 from omnizmq.workers.engines.qwen3_omni.checkpoint import Checkpoint
 from omnizmq.workers.engines.qwen3_omni.requests import not_finite
 from omnizmq.workers.engines.qwen3_omni.rows import read_codes
@@ -39,14 +39,14 @@ def create_code2wav(context: EngineContext, options: Mapping[str, Any], checkpoi
 class Code2Wav(Turns):
     """See the module."""
 
-    def __init__(self, decoder: Decoder) -> None:
-        super().__init__(decoder.sample_rate)
-        self._decoder = decoder
+    def __init__(self, vocoder: Vocoder) -> None:
+        super().__init__(vocoder.sample_rate)
+        self._model = vocoder
 
     def add(self, request: EngineRequest) -> None:
         """Raises `InvalidRequestError`."""
         read_params(request.params, PARAMS)
-        self.begin(request.request_id, _Frames(self._decoder))
+        self.begin(request.request_id, _Frames(self._model))
 
     def failure_of(self, error: Exception, request_id: str) -> OmnizmqError:
         """Raises `EngineBrokenError`."""
@@ -56,9 +56,9 @@ class Code2Wav(Turns):
 class _Frames:
     """The sound of one request, frame by frame."""
 
-    def __init__(self, decoder: Decoder) -> None:
-        self._decoder = decoder
-        self._stream = WaveStream(decoder)
+    def __init__(self, vocoder: Vocoder) -> None:
+        self._model = vocoder
+        self._stream = WaveStream(vocoder)
 
     @property
     def samples(self) -> int:
@@ -66,8 +66,7 @@ class _Frames:
 
     def push(self, chunk: Chunk) -> NDArray[np.float32]:
         """Raises `StageError`."""
-        codes = read_codes(chunk, self._stream.frames, self._decoder.groups, self._decoder.codebook)
-        samples = self._stream.push(codes)
+        samples = self._stream.push(read_codes(chunk, self._stream.frames, self._model.groups, self._model.codebook))
         if not np.isfinite(samples).all():
             raise not_finite()
         return samples

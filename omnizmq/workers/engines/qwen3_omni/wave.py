@@ -24,7 +24,7 @@ from omnizmq.workers.engines.qwen3_omni.weights import make_model
 
 
 class WaveModel:
-    """A `Decoder` (see `hf.wave`), of one position a frame. In float32: bfloat16 was 16 % off on a tiny one."""
+    """A `Vocoder` (see `hf.wave`), of one position a frame. In float32: bfloat16 was 16 % off on a tiny one."""
 
     def __init__(self, stage: Stage) -> None:
         config = stage.config.code2wav_config
