@@ -152,14 +152,14 @@ def _attempts(timeline: Timeline) -> str:
 def _behind(timeline: Timeline, stage: str) -> str:
     """Who waited for the stage that gave nothing more."""
     scene = Scene(timeline)
-    waiting: list[str] = []
+    waiting: dict[str, str] = {}
     reached = [stage]
     while reached:
         for node in scene.targets(reached.pop()):
             if node.name not in waiting and node.submitted and text(node.story.report, "finish_reason") != "stop":
-                waiting.append(node.who)
+                waiting[node.name] = node.who
                 reached.append(node.name)
-    return f"; {' and '.join(waiting)} waited for it" if waiting else ""
+    return f"; {' and '.join(waiting.values())} waited for it" if waiting else ""
 
 
 # --- Aborted -------------------------------------------------------------------------------------------------------

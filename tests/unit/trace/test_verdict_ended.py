@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 import pytest
 from msgspec import structs
 from support import trace_stories as stories
-from support.trace_stories import edge, fact, finished, ns, spoken, started, terminal
+from support.trace_stories import bound, edge, fact, finished, ns, spoken, started, terminal
 
 from omnizmq.protocol import Value
 from omnizmq.trace.facts import Fact
@@ -420,6 +420,48 @@ def test_t2_a_last_stage_that_gave_nothing_more_while_its_source_went_on_is_the_
     assert verdict([*facts, structs.replace(last, at_ns=ns(2900))]).stage == "talker"
 
 
+def test_t2_whose_usage_is_missing_is_named_with_its_replica() -> None:
+    for missing, stage in (("talker", "talker"), ("talker,code2wav", "talker"), ("code2wav,talker", "code2wav")):
+        found = verdict([*spoken()[:-1], terminal(200, usage_incomplete=missing)])
+        assert (found.stage, found.replica) == (stage, f"{stage}/0")
+
+
+@pytest.mark.parametrize(
+    ("waited_ms", "whole_ms", "said"), [(40, 219, False), (60, 10_000, False), (60, 500, True), (1000, 2000, True)]
+)
+def test_b2_a_wait_that_was_short_or_a_small_part_of_the_whole_is_not_said(
+    waited_ms: float, whole_ms: float, said: bool
+) -> None:
+    facts = queued(1 + waited_ms, spoken_after=waited_ms)[:-1]
+    assert ("of which queued" in verdict([*facts, terminal(whole_ms)]).text) is said
+
+
+def test_t2_what_happened_before_the_end_or_with_it_is_the_last_boundary() -> None:
+    """Save what the end itself closed."""
+    for more, boundary in (
+        (fact(90.5, "delivered", "thinker"), "thinker delivered"),
+        (fact(9000, "published", "code2wav"), "code2wav published"),
+        (fact(9000, "delivered", "thinker"), "thinker output_ended"),
+    ):
+        found = verdict([*until(90), more, terminal(9000, "error", **LATE)])
+        assert found.last_boundary == boundary
+
+
+def test_t2_who_waited_for_a_silent_stage_is_named_once_if_it_was_there_and_had_not_ended() -> None:
+    plan: dict[str, Value] = {"edges": "source>left,source>right,left>sink,right>sink"}
+    stages = ("source", "left", "right", "sink")
+    plan |= {"stages": ",".join(stages), "all_stages": ",".join(stages), "final_stages": "sink"}
+    silent: dict[str, Any] = {"error_code": "input_timeout", "error_stage": "source", "error_message": "nothing"}
+    begun = [*stories.asked(plan), *bound(2, *stages)]
+    end = terminal(5000, "error", stage="sink", **silent)
+    failed = "failed after 5.0 s: input_timeout in source: nothing"
+    all_there = [*begun, *stories.registered(3, *stages), end]
+    assert verdict(all_there).text == f"{failed}; left/0 and right/0 and sink/0 waited for it"
+    assert verdict([*all_there, finished(90, "left")]).text == f"{failed}; right/0 and sink/0 waited for it"
+    assert verdict([*begun, *stories.registered(3, "left"), end]).text == f"{failed}; left/0 waited for it"
+    assert verdict([*begun, end]).text == failed
+
+
 SLOW_END = [(5400, "thinker"), (5401, "talker")]
 
 
@@ -428,6 +470,13 @@ def test_t2_who_is_slow_to_confirm_the_end(talker_ms: float, stage: str) -> None
     asked = [*until(80), fact(5000, "abort_asked", detail=ABORT)]
     ends = [cut(5001, "thinker"), cut(talker_ms, "talker"), terminal(5500, "abort")]
     assert verdict([*asked, *ends]).stage == stage
+
+
+def test_t2_where_all_that_were_left_are_slow_to_confirm_it_tells_nothing() -> None:
+    """Whoever had finished before is none of them."""
+    slow = [cut(5600, "code2wav"), cut(5601, "talker"), terminal(5700, "abort")]
+    assert "slow to confirm" not in verdict([*HUNG, *slow]).text
+    assert "slow to confirm" in verdict([*HUNG, cut(5001, "talker"), cut(5600, "code2wav"), slow[-1]]).text
 
 
 def test_t2_a_stage_that_does_not_confirm_and_whose_replica_is_not_known_is_named_all_the_same() -> None:
