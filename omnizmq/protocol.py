@@ -21,7 +21,7 @@ import msgspec
 
 from omnizmq.errors import InvalidRequestError, OmnizmqError, ProtocolError, from_code
 
-VERSION = 4
+VERSION = 5
 """Raised by one with every change of a frame. Peers of different versions refuse each other."""
 
 FRAME_BYTES = 1 << 20
@@ -594,6 +594,7 @@ class CallerState(_Wire, frozen=True):
 class StageAnswer(_Frame, frozen=True):
     """The answer to `AskStage`. `state` is the gate's (`WorkState`), or GONE where it holds no such attempt; `since_ns`
     since when, as far as it knows. `running` requests hold one of the engine's `slots`, `waiting` want one.
+    `engaged`: what `engine` says is for this request, too.
     `made_ns`: when the engine last made something of this request, or was given something for it."""
 
     call: int
@@ -608,6 +609,7 @@ class StageAnswer(_Frame, frozen=True):
     waiting: int
     engine: str
     engine_since_ns: Ns
+    engaged: bool
     made_ns: Ns
     outputs: int
     inputs: list[InputState]

@@ -37,15 +37,23 @@ def doing(scene: Scene, node: Node) -> str:
         return ", and its worker does not answer"
     state, since_ns = node.engine
     if state == "stepping" and not scene.moves(since_ns):
-        return f", and its engine has been in one step {scene.since(since_ns)}"
-    return _DOING.get(state, "")
+        return f", and its engine has been in one step {scene.since(since_ns)}{_for_others(node)}"
+    return (_FOR_OTHERS if node.for_others else _DOING).get(state, "")
 
 
 _DOING = {
     "stepping": ", and its engine computes",
-    "computing": ", and its engine computes in threads of its own",
+    "computing": ", and its engine queues or computes it in threads of its own",
     "idle": ", and its engine is idle",
 }
+_FOR_OTHERS = _DOING | {
+    "stepping": ", and its engine computes other requests",
+    "computing": ", and its engine queues or computes other requests in threads of its own",
+}
+
+
+def _for_others(node: Node) -> str:
+    return ", which is for other requests" if node.for_others else ""
 
 
 class Blame:
@@ -249,6 +257,7 @@ class Blame:
         if state != "stepping" or self._scene.now_ns is None or self._scene.moves(since_ns):
             return None
         sentence = f"the engine of {node.who} has been in one step {self._scene.since(since_ns)}"
+        sentence += _for_others(node)
         return of_node(Cause.STUCK_STEP, f"the engine of {node.who} to end its step", node, since_ns, sentence)
 
     def _computes(self, node: Node, made_ns: int) -> Wait:
@@ -259,7 +268,8 @@ class Blame:
             return of_node(Cause.REPORT, f"{node.name}'s report", node, ended_ns, sentence + doing(scene, node))
         what = f"{node.name}'s next output"
         if not node.has_given:
-            rest = f"has computed {scene.since(made_ns)} without a first output{doing(scene, node)}"
+            has = "has been in its engine" if node.for_others else "has computed"
+            rest = f"{has} {scene.since(made_ns)} without a first output{doing(scene, node)}"
             what = f"{node.name}'s first output"
         elif node.answer is None:
             return self._gives(node, made_ns)

@@ -67,7 +67,8 @@ class Caller(msgspec.Struct, frozen=True):
 
 class WorkerAnswer(msgspec.Struct, frozen=True):
     """A worker's own word on a request: `state` as in `workers.work.WorkState`, or GONE. `moved_ns`: when it last made
-    something for the request, was fed, or was at work on it."""
+    something for the request, was fed, or was at work on it. `engaged`: its engine does what it does for this request,
+    too; None: not known."""
 
     state: str
     at_ns: int = 0
@@ -77,6 +78,7 @@ class WorkerAnswer(msgspec.Struct, frozen=True):
     waiting_for_slot: int = 0
     engine: str = ""
     engine_since_ns: int | None = 0
+    engaged: bool | None = None
     moved_ns: int | None = msgspec.field(name="made_ns", default=0)
     outputs: int = 0
     inputs: tuple[EdgeIn, ...] = ()

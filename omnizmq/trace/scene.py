@@ -94,6 +94,11 @@ class Node:
         return ("", 0) if told is None else (told.engine, told.engine_since_ns or 0)
 
     @property
+    def for_others(self) -> bool:
+        """Whether its engine does that for other requests alone, as its worker says."""
+        return self.answer is not None and self.answer.engaged is False
+
+    @property
     def moved_ns(self) -> int:
         """When it last gave something, as far as is known; else when it could begin."""
         steps = self.story.at_ns

@@ -47,6 +47,7 @@ class Answers:
             waiting=self._running.waiting,
             engine=asked.engine,
             engine_since_ns=asked.engine_since_ns,
+            engaged=work is not None and work.engine_id in asked.at_work_on,
             made_ns=0 if work is None else work.moved_ns,
             outputs=0 if work is None or work.caller is None else work.caller.sent + len(work.caller.waiting),
             inputs=[] if work is None else [_input(edge) for edge in work.sources.values()],

@@ -29,11 +29,13 @@ class RouterSent:
 
 @dataclass(frozen=True, slots=True)
 class StageAsked:
-    """The router asks how things stand. `engine`: what it does, and since when (CLOCK_MONOTONIC)."""
+    """The router asks how things stand. `engine`: what it does, and since when (CLOCK_MONOTONIC); `at_work_on`: for
+    which requests, by their engine ids."""
 
     frame: wire.AskStage
     engine: str
     engine_since_ns: int
+    at_work_on: frozenset[str]
 
 
 @dataclass(frozen=True, slots=True)

@@ -64,6 +64,7 @@ class EngineRunner:
         self._engine = engine
         self._busy_with = getattr(engine, "busy_with", None)
         self._clock_ns = clock_ns
+        self._called_for: Collection[str] = ()  # while the engine is in a method: for which requests
         self._requests: dict[str, _Held] = {}
 
     @property
@@ -75,12 +76,22 @@ class EngineRunner:
             return "computing", since_ns
         return state, since_ns
 
+    @property
+    def at_work_on(self) -> frozenset[str]:
+        """The requests for which the engine is in a step, or in another of its methods; else those that it says are
+        queued or computed inside. Read from any thread."""
+        if self._state[0] == "stepping":
+            return frozenset(self._called_for)
+        return frozenset(filter(self._seems_busy, list(self._requests)))
+
     def obey(self, command: EngineCommand) -> list[EngineEvent]:
         if isinstance(command, AddToEngine):
+            self._called_for = (command.request.request_id,)
             self._enter()
             return self._leave(self._add(command.request))
         held = self._requests.get(command.engine_id)
         if isinstance(command, AbortEngine):
+            self._called_for = (command.engine_id,)
             self._enter()
             return self._leave([self._abort(command.engine_id)])
         if held is None:
@@ -155,6 +166,7 @@ class EngineRunner:
 
     def _feed(self, engine_id: str, events: list[EngineEvent]) -> bool:
         """Whether the engine has work for this request, which gets what input it can use."""
+        self._called_for = (engine_id,)
         held = self._requests[engine_id]
         took: Counter[str] = Counter()
         failed = None
@@ -193,6 +205,7 @@ class EngineRunner:
     def _step(self, ready: list[str]) -> list[EngineEvent]:
         events: list[EngineEvent] = []
         stepped = [self._requests[engine_id] for engine_id in ready]
+        self._called_for = ready
         self._enter()
         try:
             outputs = _outputs(self._engine.step(ready))

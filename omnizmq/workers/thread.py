@@ -61,6 +61,11 @@ class EngineThread:
         """`loading`, `idle` or `stepping`, and since when (CLOCK_MONOTONIC ns). Read from any thread."""
         return ("loading", self._started_ns) if self._runner is None else self._runner.state
 
+    @property
+    def at_work_on(self) -> frozenset[str]:
+        """The requests that the engine has to do with now. Read from any thread."""
+        return frozenset() if self._runner is None else self._runner.at_work_on
+
     def start(self) -> None:
         self._thread.start()
 

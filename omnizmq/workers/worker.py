@@ -256,7 +256,7 @@ class Worker:
                 log.error("the router refused this worker: %s", frame.error.message)
                 self._end(lifeline.EXIT_FAILED_START)
             case wire.AskStage():
-                self._handle(StageAsked(frame, *self._thread.state))
+                self._handle(StageAsked(frame, *self._thread.state, self._thread.at_work_on))
             case _:
                 self._handle(RouterSent(frame))
 

@@ -58,6 +58,7 @@ def answers(play: RouterPlay, replica: str, call: int, **fields: Any) -> Input:
         "waiting": 2,
         "engine": "stepping",
         "engine_since_ns": 6,
+        "engaged": True,
         "made_ns": 7,
         "outputs": 3,
         "inputs": [],

@@ -11,7 +11,7 @@ from dataclasses import replace
 
 import pytest
 from support.drill import STAGES, back, ready, replica
-from support.running import Running, kill
+from support.running import Asking, Running, kill
 from support.trace_drill import (
     CALM,
     COMPLETE,
@@ -28,6 +28,7 @@ from support.trace_drill import (
     events,
     in_long_step,
     over,
+    steps,
     struck,
 )
 from support.trace_watch import Document, Expected, Watch
@@ -67,6 +68,32 @@ def test_t2_an_engine_that_makes_nothing_more_is_named(number: int) -> None:
 def stands_for_long(document: Document, case: Case) -> bool:
     said = answer(document, case.stage)
     return case.stands(document) and said is not None and said["at_ns"] - said["made_ns"] > STEP_NS
+
+
+def test_t2_a_step_that_does_not_end_is_said_to_be_of_others_where_it_is() -> None:
+    case = Case("hang-at-talker-middle", "talker", 2, 3)
+
+    async def drill(watch: Watch, client: AsyncClient, _: Running) -> Found:
+        asked = {case.id: ask(client, case)}
+        document = await watch.when(case.id, lambda seen: case.stands(seen) and in_long_step(seen, "talker"))
+        watch.judge(case.id, "stuck", document, case.expected("stuck_step"))
+        assert "other requests" not in document["verdict"]["text"]
+        asked["behind"] = Asking(client, "one two", request_id="behind")
+        document = await watch.when("behind", lambda seen: in_long_step(seen, "talker") and has_all_text(seen))
+        right = Expected(("stuck_step",), "talker", "talker/0", "talker/0")
+        watch.judge("behind", "stuck", document, replace(right, says=("which is for other requests",)))
+        kill((await replica(client, "talker/0"))["pid"], signal.SIGKILL)
+        found = {}
+        for id_, asking in asked.items():
+            assert await asking.error() is not None
+            found |= await ended(watch, id_, Expected(("replica_lost",), "talker", "talker/0"))
+        return found
+
+    drilled((*CALM, "router.redrive=never", *struck("hang_at", 2)), drill)
+
+
+def has_all_text(document: Document) -> bool:
+    return "finished" in steps(document, "thinker")
 
 
 @WHERE

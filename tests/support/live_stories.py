@@ -59,6 +59,7 @@ def answer(state: str = "RUNNING", *, made_ms: float = 40, step_ms: float | None
         "waiting_for_slot": 0,
         "engine": "idle" if step_ms is None else "stepping",
         "engine_since_ns": ns(NOW_MS - 10 if step_ms is None else step_ms),
+        "engaged": step_ms is not None,
         "made_ns": ns(made_ms),
         "outputs": 0,
         "inputs": [],

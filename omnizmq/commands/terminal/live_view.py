@@ -125,6 +125,8 @@ def _engine(stage: LiveStage, now_ns: int) -> str:
         return "-"
     said = stage.answer or stage
     engine = f"{said.engine} {_age(said.engine_since_ns, now_ns)}" if said.engine else "-"
+    if stage.answer is not None and stage.answer.engaged is False and said.engine != "idle":
+        engine += ", for others"
     return engine if stage.state == "ready" else f"{stage.state}: {engine}"
 
 

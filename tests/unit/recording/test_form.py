@@ -74,7 +74,7 @@ EVENTS = [
     ),
     made(
         wire.StageAnswer(
-            *(2, "demo-0", 1, 1, "RUNNING", 5, 4, 1, 8, 0, "idle", 3, 2, 6),
+            *(2, "demo-0", 1, 1, "RUNNING", 5, 4, 1, 8, 0, "idle", 3, False, 2, 6),
             [wire.InputState("left", "left/0", "chunk", 4, 3, False, False, 9)],
             [
                 wire.EdgeState(

@@ -40,7 +40,9 @@ class Recorded(RouterPlay):
         """`status`, and `trace` of a live request, which its worker answers."""
         self._feed(ClientSent(b"operator", AskStatus(1)))
         self._feed(ClientSent(b"operator", AskTrace(2, id_)))
-        said = StageAnswer(1, rid(id_), 1, 1, "running", self.now_ns, 0, 1, 4, 0, "stepping", 0, 0, 0, [], [], None)
+        said = StageAnswer(
+            1, rid(id_), 1, 1, "running", self.now_ns, 0, 1, 4, 0, "stepping", 0, True, 0, 0, [], [], None
+        )
         self._feed(self.worker("thinker/0", StageAnswer, **{**msgspec.structs.asdict(said), "incarnation": 1}))
 
     def hangs(self, seconds: float) -> None:

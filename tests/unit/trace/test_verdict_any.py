@@ -88,6 +88,7 @@ ANSWERS = st.fixed_dictionaries(
         "since_ns": STAMPS,
         "engine": ENGINES,
         "engine_since_ns": STAMPS,
+        "engaged": st.none() | st.booleans(),
         "made_ns": STAMPS,
         "outputs": NUMBERS,
         "inputs": st.lists(SOURCES, max_size=3),

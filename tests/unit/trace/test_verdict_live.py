@@ -307,8 +307,43 @@ STUCK = [
         "thinker/0",
         40,
         "thinker/0 has made nothing more for 10.0 s (since 40 ms) (so far 4 outputs, 4 chunks to talker), "
-        "and its engine computes in threads of its own; talker/0 waits for the next chunk from thinker; "
+        "and its engine queues or computes it in threads of its own; talker/0 waits for the next chunk from thinker; "
         "code2wav/0 waits for the next chunk from talker",
+    ),
+    Case(
+        "an engine that computes others in threads of its own",
+        chain(thinker=thinker(answer(step_ms=9900, engine="computing", engaged=False, edges=[sent("talker", 0)]))),
+        "engine",
+        "thinker",
+        "thinker/0",
+        40,
+        "thinker/0 has been in its engine for 10.0 s (since 40 ms) without a first output, "
+        "and its engine queues or computes other requests in threads of its own; "
+        "talker/0 waits for the next chunk from thinker; code2wav/0 waits for the next chunk from talker",
+        stories.started(),
+    ),
+    Case(
+        "an engine that computes others in steps",
+        chain(
+            thinker=thinker(answer(step_ms=9900, engaged=False, edges=[sent("talker", 4)], outputs=4)),
+        ),
+        "engine",
+        "thinker",
+        "thinker/0",
+        40,
+        "thinker/0 has made nothing more for 10.0 s (since 40 ms) (so far 4 outputs, 4 chunks to talker), "
+        "and its engine computes other requests; talker/0 waits for the next chunk from thinker; "
+        "code2wav/0 waits for the next chunk from talker",
+    ),
+    Case(
+        "an engine that does not come out of a step of others",
+        chain(thinker=thinker(answer(step_ms=7000, engaged=False, edges=[sent("talker", 4)], outputs=4))),
+        "stuck_step",
+        "thinker",
+        "thinker/0",
+        7000,
+        "the engine of thinker/0 has been in one step for 3.0 s (since 7000 ms), which is for other requests; "
+        "talker/0 waits for the next chunk from thinker; code2wav/0 waits for the next chunk from talker",
     ),
     Case(
         "the middle stage is stuck in a step on the first chunk",
@@ -673,7 +708,8 @@ ENDS = [
         "talker/0",
         100,
         "abort asked at 100 ms by an operator (another client); "
-        "waiting for thinker/0, talker/0, code2wav/0 to confirm, and its engine computes in threads of its own",
+        "waiting for thinker/0, talker/0, code2wav/0 to confirm, "
+        "and its engine queues or computes it in threads of its own",
         [*MIDDLE, fact(100, "abort_asked", detail={"why": "operator"})],
     ),
     Case(

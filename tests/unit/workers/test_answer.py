@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
+
 import pytest
 from support.gate_play import (
     CODE2WAV,
@@ -15,6 +17,7 @@ from support.gate_play import (
     chunk,
     closes,
     engine_failed,
+    engine_id,
     frees,
     gives_credit,
     made,
@@ -37,8 +40,8 @@ SHARES = {"code2wav": Share(2 * RECORD, 2 * RECORD)}
 OTHER = "other-0123456789abcdef"
 
 
-def ask(play: GatePlay, rid: str = RID, attempt: int = 1) -> wire.StageAnswer:
-    asked = StageAsked(wire.AskStage(9, rid, attempt), "stepping", 77)
+def ask(play: GatePlay, rid: str = RID, attempt: int = 1, at_work_on: Collection[str] = ()) -> wire.StageAnswer:
+    asked = StageAsked(wire.AskStage(9, rid, attempt), "stepping", 77, frozenset(at_work_on))
     (command,) = play.gate.handle(asked, play.now)
     assert isinstance(command, ToRouter)
     assert isinstance(command.frame, wire.StageAnswer)
@@ -68,6 +71,12 @@ class TestAnswer:
         assert (answer.call, answer.request_id, answer.attempt, answer.incarnation) == (9, RID, 1, INCARNATION)
         assert (answer.engine, answer.engine_since_ns, answer.at_ns) == ("stepping", 77, NOW)
         assert (answer.running, answer.slots, answer.waiting) == (1, 64, 0)
+
+    def test_t1_whether_the_engine_does_that_for_this_request(self) -> None:
+        play = talker()
+        assert ask(play, at_work_on=[engine_id(RID), engine_id(OTHER)]).engaged
+        assert not ask(play, at_work_on=[engine_id(OTHER)]).engaged
+        assert not ask(play, "nobody-1", at_work_on=[engine_id("nobody-1")]).engaged
 
     @pytest.mark.parametrize(("rid", "attempt"), [("nobody-1", 1), (RID, 2)])
     def test_t1_what_is_not_here_is_gone(self, rid: str, attempt: int) -> None:

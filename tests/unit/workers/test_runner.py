@@ -6,7 +6,7 @@ import asyncio
 import gc
 import weakref
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -389,6 +389,50 @@ class TestProbe:
         assert bench.runner.state[1] > since
         engine.inside.clear()
         assert bench.runner.state[0] == "idle"
+
+        assert bench.runner.at_work_on == set()
+
+    def test_t1_for_whom_it_computes_inside(self) -> None:
+        engine = Pooled()
+        bench = Bench(engine)
+        bench.add("a", "b")
+        bench.rounds()
+        engine.inside.add("b")
+        assert bench.runner.at_work_on == {"b"}
+
+    def test_t1_for_whom_it_is_in_a_method(self) -> None:
+        class Asked(Pooled):
+            """Whoever looks meanwhile, sees that."""
+
+            def add(self, request: EngineRequest) -> None:
+                seen.append(("add", bench.runner.at_work_on))
+                super().add(request)
+
+            def feed(self, request_id: str, edge: str, chunk: Chunk) -> None:
+                seen.append(("feed", bench.runner.at_work_on))
+                super().feed(request_id, edge, chunk)
+
+            def step(self, ready: Sequence[str]) -> list[StageOutput]:
+                seen.append(("step", bench.runner.at_work_on))
+                return super().step(ready)
+
+            def abort(self, request_id: str) -> list[StageOutput]:
+                seen.append(("abort", bench.runner.at_work_on))
+                return super().abort(request_id)
+
+        seen: list[tuple[str, frozenset[str]]] = []
+        bench = Bench(Asked())
+        bench.add("a", "b", "c")
+        bench.feed("a", 1)
+        bench.feed("b", 1)
+        bench.rounds()
+        bench.obey(AbortEngine("b"))
+        assert seen == [
+            *(("add", {one}) for one in "abc"),
+            *(("feed", {one}) for one in "ab"),
+            ("step", {"a", "b"}),
+            ("abort", {"b"}),
+        ]
 
     def test_t1_an_engine_that_cannot_say_what_it_computes_is_idle(self) -> None:
         class Broken(Pooled):
