@@ -206,7 +206,7 @@ def _shown_commands(expected: list[Any], got: list[Any]) -> list[str]:
     before, now = commands(expected), commands(got)
     label = "the router's commands" if before == now else "the router's commands (- recorded, + now)"
     ordered = [f"  {line}" for line in _compared(before, now)]
-    facts = [f"    {_line(order['fact'])}" for order in got if order["$"] == "Record"]
+    facts = [f"    {_line(order)}" for order in got if order["$"] == "Fact"]
     lines = [f"  {label}:", *ordered] if ordered else [f"  {label}: none"]
     return [*lines, "  facts for the trace, which are not compared:", *facts] if facts else lines
 

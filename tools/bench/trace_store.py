@@ -41,9 +41,8 @@ def facts(number: int) -> list[Fact]:
     told: list[Fact] = []
 
     def tell(event: str, owner: str = "router", stage: str | None = None, **detail: wire.Value) -> None:
-        engine_id = wire.make_engine_id(request_id, 1, stage) if stage else None
         at_ns = began + len(told) * 1_000_000 * (1 + number % 7)
-        told.append(Fact(request_id, external_id, 1, at_ns, owner, event, stage, engine_id, detail))
+        told.append(Fact(request_id, external_id, 1, at_ns, owner, event, stage, detail))
 
     tell("asked", "client")
     chain = ",".join(STAGES)

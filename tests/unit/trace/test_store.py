@@ -251,7 +251,7 @@ def test_a_long_text_is_cut(path: Path, writer_at: Open) -> None:
     "bad",
     [
         Fact(request(2), "demo", 1, 1 << 63, "client", "asked"),
-        Fact(request(2), "demo", 1 << 63, 1, "client", "asked"),
+        Fact(request(2), "demo", 1 << 64, 1, "client", "asked"),
         Fact(request(2), "demo", 1, 1, "client", "asked", detail={"n": -(1 << 63) - 1}),
         Fact(request(2), "demo", 1, 1, "client", "asked", detail={"why": "\ud800"}),
         Fact(request(2), "dem\udfff", 1, 1, "client", "asked"),
@@ -278,7 +278,7 @@ def test_w1_a_fact_that_cannot_be_stored_costs_no_other_request_anything(
         assert reader.last(9) == [request(3), request(1)]
 
 
-@pytest.mark.parametrize("change", [{"detail": {"why": "\ud800"}}, {"at_ns": 1 << 63}, {"detail": {"n": 1 << 63}}])
+@pytest.mark.parametrize("change", [{"detail": {"why": "\ud800"}}, {"at_ns": 1 << 63}, {"detail": {"n": 1 << 64}}])
 def test_w1_a_fact_that_cannot_be_stored_costs_its_own_request_nothing_else(
     change: dict[str, Any], path: Path, writer_at: Open
 ) -> None:
