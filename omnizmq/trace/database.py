@@ -170,9 +170,9 @@ class Database:
         """The ids of their requests: those that are there, or new ones, in order."""
         asked = _json([block.request_id for block in blocks])
         found, last = self._connection.execute(_FIND_LIVE, (asked,)).fetchone()
-        live = msgspec.json.decode(found, type=dict[str, int])
+        rows = msgspec.json.decode(found, type=dict[str, int])
         new = itertools.count((last or 0) + 1)
-        return [live.get(block.request_id) or next(new) for block in blocks]
+        return [rows.get(block.request_id) or rows.setdefault(block.request_id, next(new)) for block in blocks]
 
     def drop_old(self, oldest_wall_ns: int) -> None:
         """Drop requests that arrived before then. Looks at all of them: an index would cost each request more."""
