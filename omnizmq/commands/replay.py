@@ -155,7 +155,7 @@ def _listed(step: Step) -> dict[str, Any]:
 def _named(tree: dict[str, Any]) -> str:
     """An event or an order in a few words."""
     frame = tree.get("frame") or {}
-    fact = tree.get("fact") or {}
+    fact = tree if tree["$"] == "Fact" else {}
     words = [tree["$"], frame.get("$", ""), fact.get("event", ""), tree.get("replica", ""), fact.get("stage") or ""]
     return " ".join(word for word in words if word)
 

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import argparse
 import itertools
+import os
 import random
 import tempfile
 import time
@@ -111,7 +112,7 @@ def lookups(path: Path) -> dict[str, dict[str, float]]:
         assert reader.facts(reader.find(request_id.rpartition("-")[0])[0])
 
     def failed(reader: TraceReader, _: str) -> None:
-        assert len(reader.failed(20)) == 20
+        assert len(reader.failed(20, pid=os.getpid())) == 20
 
     def slow(reader: TraceReader, _: str) -> None:
         assert len(reader.slow(20)) == 20
