@@ -16,13 +16,12 @@ from typing import Annotated, NamedTuple
 import msgspec
 
 from omnizmq.protocol import Value
+from omnizmq.trace.events import ENDS
 from omnizmq.trace.facts import Fact
 
 MAX_DETAIL_CHARS = 4096
 """A longer text in a fact's detail (an error's message) is cut there."""
 
-BEGINS = frozenset({"asked", "received", "refused"})
-ENDS = frozenset({"terminal", "refused"})
 _LAST = frozenset({"cleaned", "refused"})
 _INT64 = 1 << 63
 

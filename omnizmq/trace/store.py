@@ -23,8 +23,9 @@ from omnizmq import protocol as wire
 from omnizmq.errors import NotFoundError
 from omnizmq.trace.database import Loss, open_readable, unreadable
 from omnizmq.trace.disk import Disk, Losses, happened
+from omnizmq.trace.events import BEGINS, ENDS
 from omnizmq.trace.facts import Fact
-from omnizmq.trace.packing import BEGINS, ENDS, unpack
+from omnizmq.trace.packing import unpack
 
 BATCH_INTERVAL_S = 0.4
 """How long facts are gathered before they are written. Longer: fewer transactions, a reader sees them later, and more
