@@ -155,7 +155,7 @@ def _listed(step: Step) -> dict[str, Any]:
 def _named(tree: dict[str, Any]) -> str:
     """An event or an order in a few words."""
     frame = tree.get("frame") or {}
-    fact = tree.get("fact") or {}
+    fact = tree if tree["$"] == "Fact" else {}
     words = [tree["$"], frame.get("$", ""), fact.get("event", ""), tree.get("replica", ""), fact.get("stage") or ""]
     return " ".join(word for word in words if word)
 
@@ -206,7 +206,7 @@ def _shown_commands(expected: list[Any], got: list[Any]) -> list[str]:
     before, now = commands(expected), commands(got)
     label = "the router's commands" if before == now else "the router's commands (- recorded, + now)"
     ordered = [f"  {line}" for line in _compared(before, now)]
-    facts = [f"    {_line(order['fact'])}" for order in got if order["$"] == "Record"]
+    facts = [f"    {_line(order)}" for order in got if order["$"] == "Fact"]
     lines = [f"  {label}:", *ordered] if ordered else [f"  {label}: none"]
     return [*lines, "  facts for the trace, which are not compared:", *facts] if facts else lines
 

@@ -24,7 +24,7 @@ from omnizmq.recording import form
 from omnizmq.recording.trees import Checker
 from omnizmq.router.messages import Effect, Input
 
-FORMAT = 1
+FORMAT = 2
 """Raised by one when older readers would misread it."""
 
 

@@ -167,9 +167,9 @@ def _frame(tree: Tree) -> str | None:
 
 
 def _essence(order: Tree) -> Tree:
-    if order["$"] != "Record":
+    if order["$"] != "Fact":
         return order
-    return {"$": "Record", "event": order["fact"]["event"], "stage": order["fact"]["stage"]}
+    return {"$": "Fact", "event": order["event"], "stage": order["stage"]}
 
 
 def _ids(tree: Any) -> set[str]:

@@ -57,7 +57,7 @@ def difference(step: Step) -> Difference:
 
 def commands(orders: Iterable[Any]) -> list[Any]:
     """Those that are more than facts of the trace."""
-    return [order for order in orders if order["$"] != "Record"]
+    return [order for order in orders if order["$"] != "Fact"]
 
 
 def mentions(tree: Any, request_id: str) -> bool:

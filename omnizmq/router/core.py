@@ -205,7 +205,7 @@ class RouterCore:
         if delivered is not None and delivered.consume(frame.outputs):
             if frame.stage not in request.ever_read:
                 request.ever_read.add(frame.stage)
-                self.state.record(request, "consumed", stage=frame.stage, detail={"outputs": delivered.consumed})
+                self.state.record(request, "consumed", frame.stage, {"outputs": delivered.consumed})
             for stage in sorted({frame.stage, *request.attempt.paused}):
                 self.state.credit(request, stage)
 
@@ -330,7 +330,7 @@ class RouterCore:
             attempt = None if request is None else request.attempts.get(number)
             if request is not None and attempt is not None:
                 why: dict[str, wire.Value] = {"replica": replica.id, "reason": event.reason}
-                self.state.record(request, "replica_lost", attempt=attempt, stage=replica.stage, detail=why)
+                self.state.record(request, "replica_lost", replica.stage, why, attempt=attempt)
                 self._driver.advance(request, life.ReplicaLost(replica.stage, replica.id, event.reason), attempt)
 
     # --- Time ------------------------------------------------------------------------------------------------------

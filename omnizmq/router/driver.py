@@ -26,7 +26,7 @@ class Driver:
         """It has a replica for every stage."""
         request.attempt.bindings = bound
         for stage, binding in bound.items():
-            self._state.record(request, "bound", stage=stage, detail={"replica": binding.replica})
+            self._state.record(request, "bound", stage, {"replica": binding.replica})
         self.advance(request, life.Bound())
 
     def advance(self, request: Request, event: life.Event, attempt: Attempt | None = None) -> None:
@@ -89,7 +89,7 @@ class Driver:
                     self._delivered(request, command)
             case life.SubmitStage():
                 submission = request.submission(command.stage, state.pools)
-                state.record(request, "submitted", stage=command.stage)
+                state.record(request, "submitted", command.stage)
                 state.to_stage(attempt, command.stage, submission)
             case life.FeedStage():
                 state.to_stage(attempt, command.stage, wire.FeedStage(*attempt.key, command.source, command.data))
@@ -122,11 +122,11 @@ class Driver:
         state, stage = self._state, command.stage
         request.output_ns[stage] = int(state.now * 1e9)
         if request.delivered[stage].sent == 1:
-            state.record(request, "published", stage=stage)
+            state.record(request, "published", stage)
         if state.limits.trace_contents and command.content is not None:
-            state.record(request, "output", stage=stage, detail=contents.of_output(command.content))
+            state.record(request, "output", stage, contents.of_output(command.content))
         if command.stage_finished:
-            state.record(request, "delivered", stage=stage)
+            state.record(request, "delivered", stage)
 
     def _terminal(self, request: Request, command: life.SendTerminal) -> None:
         state = self._state
@@ -142,14 +142,14 @@ class Driver:
             delivered = request.delivered[stage]
             if delivered.begun:  # nothing else tells how far it came
                 detail: dict[str, wire.Value] = {"outputs": delivered.sent}
-                state.record(request, "last_output", stage=stage, at_ns=at_ns, detail=detail)
-        state.record(request, "terminal", stage=command.stage, detail=request.terminal_facts(command))
+                state.record(request, "last_output", stage, detail, at_ns=at_ns)
+        state.record(request, "terminal", command.stage, request.terminal_facts(command))
         state.to_caller(request, request.terminal(command))
 
     def _leave_behind(self, request: Request, attempt: Attempt, stage: str) -> None:
         binding = attempt.bindings[stage]
         where: dict[str, wire.Value] = {"replica": binding.replica}
-        self._state.record(request, "left_behind", attempt=attempt, stage=stage, detail=where)
+        self._state.record(request, "left_behind", stage, where, attempt=attempt)
         self._state.pools.leave_behind(attempt.key, binding)
 
     # --- Re-drive (F2) ---------------------------------------------------------------------------------------------

@@ -1,6 +1,7 @@
 """What goes into the router core, and what comes out of it.
 
-Inputs are facts in the past tense, effects are orders in the imperative. Frames of the protocol pass through both.
+Inputs are facts in the past tense, effects are orders in the imperative; a `Fact` of the trace among them is to be
+recorded. Frames of the protocol pass through both.
 """
 
 from __future__ import annotations
@@ -158,10 +159,6 @@ class ReplicaFailed(_Effect, frozen=True):
     why: str
 
 
-class Record(_Effect, frozen=True, gc=False):
-    fact: Fact
-
-
 class HandlingFailed(_Effect, frozen=True):
     """An exception about an event of this kind; the effects before it are to be carried out. To be logged."""
 
@@ -181,7 +178,7 @@ Effect = (
     | ReplicaReady
     | ReplicaLoading
     | ReplicaFailed
-    | Record
+    | Fact
     | HandlingFailed
     | Drained
 )

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from typing import assert_never
 
-import msgspec
-
 from omnizmq import protocol as wire
 from omnizmq.errors import ProtocolError, ReplicaLostError
 from omnizmq.router import lifecycle as life
@@ -28,6 +26,7 @@ class Reports:
     def __init__(self, state: RouterState, driver: Driver) -> None:
         self._state = state
         self._driver = driver
+        self._record = state.record_of
 
     def came(self, replica: Replica, frame: Report) -> None:
         """From its present incarnation."""
@@ -40,7 +39,7 @@ class Reports:
         match frame:
             case wire.Output():
                 if frame.last:
-                    self._record(request, "output_ended", attempt, replica, frame.at_ns)
+                    self._record(replica, request, attempt, "output_ended", frame.at_ns)
                 arrived = life.OutputArrived(stage, frame.seq, frame.content, frame.last)
                 self._driver.advance(request, arrived, attempt)
             case wire.StageFact():
@@ -92,7 +91,7 @@ class Reports:
         if frame.fact not in REPORTED:
             self._state.counters.bad_frames += 1
             return
-        self._record(request, frame.fact, attempt, replica, frame.at_ns, frame.detail)
+        self._record(replica, request, attempt, frame.fact, frame.at_ns, frame.detail)
         if frame.fact == "registered":
             self._driver.advance(request, life.Registered(replica.stage), attempt)
         elif frame.fact == "input_ready" and attempt is request.attempt:
@@ -111,10 +110,10 @@ class Reports:
             return
         if frame.paused and stage not in attempt.ever_paused:
             attempt.ever_paused.add(stage)
-            self._record(request, "paused", attempt, replica, frame.at_ns)
+            self._record(replica, request, attempt, "paused", frame.at_ns)
         elif not frame.paused and stage not in attempt.ever_resumed:
             attempt.ever_resumed.add(stage)
-            self._record(request, "resumed", attempt, replica, frame.at_ns)
+            self._record(replica, request, attempt, "resumed", frame.at_ns)
         (attempt.paused.add if frame.paused else attempt.paused.discard)(stage)
         (state.paused.add if attempt.paused else state.paused.discard)(request.id)
         self._recount(request)
@@ -136,35 +135,37 @@ class Reports:
         self._driver.advance(request, life.Failed(error), attempt)
 
     def _finished(self, request: Request, attempt: Attempt, replica: Replica, frame: wire.StageFinished) -> None:
-        for edge in frame.edges:
-            sent = msgspec.structs.asdict(edge)
-            sent["to"] = sent.pop("target")
-            self._record(request, "edge", attempt, replica, frame.at_ns, sent)
-        detail: dict[str, wire.Value] = {"finish_reason": frame.finish_reason, "outputs": frame.outputs}
-        detail |= {f"usage_{name}": count for name, count in frame.usage.items() if name not in _TIMES}
-        if frame.note:
-            detail["note"] = frame.note
-        if frame.error is not None:
-            detail |= {"error_code": frame.error.code, "error_message": frame.error.message}
-            detail["error_stage"] = frame.error.stage
-        self._record(request, "finished", attempt, replica, frame.at_ns, detail)
+        if self._state.limits.trace:
+            for edge in frame.edges:
+                self._record(replica, request, attempt, "edge", frame.at_ns, _sent(edge))
+            self._record(replica, request, attempt, "finished", frame.at_ns, _reported(frame))
         usage = {**frame.usage, **_edge_totals(frame.edges)}
         report = life.StageFinished(replica.stage, frame.finish_reason, frame.error, usage, frame.note, frame.outputs)
         self._driver.advance(request, report, attempt)
 
-    def _record(
-        self,
-        request: Request,
-        event: str,
-        attempt: Attempt,
-        replica: Replica,
-        at_ns: int,
-        detail: dict[str, wire.Value] | None = None,
-    ) -> None:
-        """A fact of which the replica tells."""
-        self._state.record(
-            request, event, attempt=attempt, stage=replica.stage, owner=replica.id, at_ns=at_ns, detail=detail
-        )
+
+def _sent(edge: wire.EdgeCount) -> dict[str, wire.Value]:
+    return {
+        "to": edge.target,
+        "chunks": edge.chunks,
+        "bytes": edge.bytes,
+        "first_ns": edge.first_ns,
+        "last_ns": edge.last_ns,
+        "parked_ns": edge.parked_ns,
+    }
+
+
+def _reported(frame: wire.StageFinished) -> dict[str, wire.Value]:
+    detail: dict[str, wire.Value] = {"finish_reason": frame.finish_reason, "outputs": frame.outputs}
+    for name, count in frame.usage.items():
+        if name not in _TIMES:
+            detail[f"usage_{name}"] = count
+    if frame.note:
+        detail["note"] = frame.note
+    if frame.error is not None:
+        detail |= {"error_code": frame.error.code, "error_message": frame.error.message}
+        detail["error_stage"] = frame.error.stage
+    return detail
 
 
 def _edge_totals(edges: list[wire.EdgeCount]) -> dict[str, int | float]:

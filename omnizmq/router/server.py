@@ -41,7 +41,6 @@ from omnizmq.router.messages import (
     HandlingFailed,
     Input,
     KillReplica,
-    Record,
     ReplicaExited,
     ReplicaFailed,
     ReplicaLoading,
@@ -55,6 +54,7 @@ from omnizmq.router.messages import (
     WorkerUnreachable,
 )
 from omnizmq.runtime import ipc_endpoint
+from omnizmq.trace.facts import Fact
 from omnizmq.trace.sinks import FactSink
 from omnizmq.transport import Curve, PeerFullError, PeerGoneError, Router, make_context
 
@@ -209,8 +209,8 @@ class RouterServer:
             self._recorder.add(event, now, effects, other=self.core.says_another(event))
         for effect in effects:
             try:
-                if type(effect) is Record:  # many are, and `isinstance` of a struct takes longer than this
-                    self._facts.append(effect.fact)
+                if type(effect) is Fact:  # many are, and `isinstance` of a struct takes longer than this
+                    self._facts.append(effect)
                 else:
                     self._carry_out(effect)
             except Exception:
@@ -223,8 +223,8 @@ class RouterServer:
                 self._to_client(effect.client, effect.frame)
             case ToWorker():
                 self._send_worker(effect)
-            case Record():
-                self._facts.append(effect.fact)
+            case Fact():
+                self._facts.append(effect)
             case KillReplica():
                 log.warning("%s#%d is %s: killing it", effect.replica, effect.incarnation, effect.why)
                 self._hooks.kill(effect.replica, effect.incarnation, effect.why)

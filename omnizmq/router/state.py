@@ -10,9 +10,9 @@ from omnizmq import protocol as wire
 from omnizmq.config import Config
 from omnizmq.pipeline import Pipeline
 from omnizmq.router.admission import Admission
-from omnizmq.router.messages import Effect, Record, ToClient, ToWorker
+from omnizmq.router.messages import Effect, ToClient, ToWorker
 from omnizmq.router.metrics import Counters
-from omnizmq.router.pools import Pools
+from omnizmq.router.pools import Pools, Replica
 from omnizmq.router.request import Attempt, Request
 from omnizmq.router.table import Table
 from omnizmq.router.timers import Timers
@@ -69,6 +69,8 @@ class RouterState:
             credit = wire.OutputCredit(*request.attempt.key, delivered.credit, delivered.skipped)
             self.to_stage(request.attempt, stage, credit)
 
+    # --- Facts -----------------------------------------------------------------------------------------------------
+
     def record_before(
         self,
         frame: wire.Submit,
@@ -76,43 +78,41 @@ class RouterState:
         *,
         owner: str = "router",
         at_ns: int | None = None,
-        detail: dict[str, wire.Value] | None = None,
+        detail: dict[str, wire.Value] = _NOTHING,
     ) -> None:
         """A fact of a submission that is not a request yet."""
-        if not self.limits.trace:
-            return
-        at_ns = int(self.now * 1e9) if at_ns is None else at_ns
-        fact = Fact(frame.request_id, frame.external_id, 1, at_ns, owner, event, detail=detail or _NOTHING)
-        self.effects.append(Record(fact))
+        if self.limits.trace:
+            at_ns = int(self.now * 1e9) if at_ns is None else at_ns
+            self.effects.append(Fact(frame.request_id, frame.external_id, 1, at_ns, owner, event, None, detail))
 
     def record(
         self,
         request: Request,
         event: str,
+        stage: str | None = None,
+        detail: dict[str, wire.Value] = _NOTHING,
         *,
         attempt: Attempt | None = None,
-        stage: str | None = None,
-        owner: str = "router",
         at_ns: int | None = None,
-        detail: dict[str, wire.Value] | None = None,
     ) -> None:
-        """A fact of the present attempt, or of another one."""
-        if not self.limits.trace:
-            return
-        if at_ns is None:
-            at_ns = int(self.now * 1e9)
-        if attempt is None:
-            attempt = request.attempt
-        engine_id = None if stage is None else attempt.engine_ids[stage]
-        fact = Fact(
-            request.id,
-            request.submit.external_id,
-            attempt.number,
-            at_ns,
-            owner,
-            event,
-            stage,
-            engine_id,
-            _NOTHING if detail is None else detail,
-        )
-        self.effects.append(Record(fact))
+        """A fact of the router's own, of the present attempt or of another one."""
+        if self.limits.trace:
+            number = (attempt or request.attempt).number
+            at_ns = int(self.now * 1e9) if at_ns is None else at_ns
+            external_id = request.submit.external_id
+            self.effects.append(Fact(request.id, external_id, number, at_ns, "router", event, stage, detail))
+
+    def record_of(
+        self,
+        replica: Replica,
+        request: Request,
+        attempt: Attempt,
+        event: str,
+        at_ns: int,
+        detail: dict[str, wire.Value] = _NOTHING,
+    ) -> None:
+        """A fact of which a replica tells."""
+        if self.limits.trace:
+            external_id, number = request.submit.external_id, attempt.number
+            fact = Fact(request.id, external_id, number, at_ns, replica.id, event, replica.stage, detail)
+            self.effects.append(fact)

@@ -11,6 +11,7 @@ SQLite pass through a writer's functions as they are; a reader's become `NotFoun
 
 from __future__ import annotations
 
+import itertools
 import logging
 import os
 import sqlite3
@@ -25,7 +26,7 @@ from omnizmq.errors import ConfigError, NotFoundError
 from omnizmq.trace.files import Files, Harm, companion
 from omnizmq.trace.packing import Block
 
-VERSION = 2
+VERSION = 3
 APPLICATION_ID = 0x6F7A7472
 FILE_NAME = "trace.db"
 
@@ -35,6 +36,9 @@ BUSY_TIMEOUT_S = 2.0
 MAX_LOSSES = 1000
 """Rows about losses that are kept; older ones go."""
 
+_PAGE_BYTES = 8192
+"""Larger: fewer pages to write for many requests at once, and more of them for few."""
+
 _WAL_BYTES = 4 << 20
 
 _SCHEMA = (
@@ -42,9 +46,10 @@ _SCHEMA = (
         id INTEGER PRIMARY KEY, token TEXT NOT NULL UNIQUE, pid INTEGER NOT NULL, journal_mode TEXT NOT NULL,
         ended INTEGER NOT NULL DEFAULT 0)""",
     """CREATE TABLE requests (
-        id INTEGER PRIMARY KEY AUTOINCREMENT, run INTEGER NOT NULL, request_id TEXT NOT NULL UNIQUE,
+        id INTEGER PRIMARY KEY AUTOINCREMENT, run INTEGER NOT NULL, request_id TEXT NOT NULL,
         external_id TEXT NOT NULL, wall_ns INTEGER NOT NULL, began_ns INTEGER NOT NULL, ended_ns INTEGER,
-        finish_reason TEXT, error_code TEXT)""",
+        finish_reason TEXT, error_code TEXT, over INTEGER NOT NULL)""",
+    "CREATE UNIQUE INDEX requests_live ON requests (request_id) WHERE NOT over",
     "CREATE INDEX requests_failed ON requests (id) WHERE error_code IS NOT NULL",
     """CREATE TABLE facts (
         id INTEGER PRIMARY KEY, request INTEGER NOT NULL REFERENCES requests (id) ON DELETE CASCADE,
@@ -59,17 +64,23 @@ _SCHEMA = (
 
 # One statement for all rows of a batch: after each step of SQLite its thread has to get the interpreter's lock again,
 # and beside a busy router that costs both more than the step. json_each makes rows of one parameter, in their order.
+_FIND_LIVE = """
+    SELECT json_group_object(request_id, requests.id), (SELECT max(seq) FROM sqlite_sequence WHERE name = 'requests')
+    FROM json_each(?) CROSS JOIN requests ON request_id = value AND NOT over"""
 _ADD_REQUESTS = """
-    INSERT INTO requests (run, wall_ns, request_id, external_id, began_ns, ended_ns, finish_reason, error_code)
+    INSERT INTO requests
+        (run, wall_ns, id, request_id, external_id, began_ns, ended_ns, finish_reason, error_code, over)
     SELECT ?, ?, json_extract(value, '$[0]'), json_extract(value, '$[1]'), json_extract(value, '$[2]'),
-        json_extract(value, '$[3]'), json_extract(value, '$[4]'), json_extract(value, '$[5]')
+        json_extract(value, '$[3]'), json_extract(value, '$[4]'), json_extract(value, '$[5]'),
+        json_extract(value, '$[6]'), json_extract(value, '$[7]')
     FROM json_each(?) WHERE true
-    ON CONFLICT (request_id) DO UPDATE SET ended_ns = excluded.ended_ns, finish_reason = excluded.finish_reason,
-        error_code = excluded.error_code WHERE excluded.ended_ns IS NOT NULL AND requests.ended_ns IS NULL"""
+    ON CONFLICT (id) DO UPDATE SET over = excluded.over, ended_ns = coalesce(ended_ns, excluded.ended_ns),
+        finish_reason = coalesce(finish_reason, excluded.finish_reason),
+        error_code = coalesce(error_code, excluded.error_code)"""
 _ADD_FACTS = """
     INSERT INTO facts (request, block)
-    SELECT requests.id, substr(?, json_extract(value, '$[1]'), json_extract(value, '$[2]'))
-    FROM json_each(?) CROSS JOIN requests ON request_id = json_extract(value, '$[0]')"""
+    SELECT json_extract(value, '$[0]'), substr(?, json_extract(value, '$[1]'), json_extract(value, '$[2]'))
+    FROM json_each(?)"""
 _ADD_LOSS = "INSERT INTO losses (run, rows, first_ns, last_ns, why) VALUES (?, ?, ?, ?, ?)"
 _NO_END = (None, None, None)
 
@@ -143,16 +154,25 @@ class Database:
 
     def add(self, blocks: Sequence[Block], losses: Sequence[Loss], *, wall_ns: int) -> None:
         """All of it in one transaction, or none of it and the error. `wall_ns`: nanoseconds since 1970, now."""
-        requests, places, start = [], [], 1
-        for block in blocks:
-            requests.append((block.request_id, block.external_id, block.began_ns, *(block.end or _NO_END)))
-            places.append((block.request_id, start, len(block.data)))
-            start += len(block.data)
         with _Transaction(self._connection) as connection:
+            requests, places, start = [], [], 1
+            for row, block in zip(self._rows_of(blocks), blocks, strict=True):
+                end = block.end or _NO_END
+                requests.append((row, block.request_id, block.external_id, block.began_ns, *end, block.over))
+                places.append((row, start, len(block.data)))
+                start += len(block.data)
             connection.execute(_ADD_REQUESTS, (self._run, wall_ns, _json(requests)))
             connection.execute(_ADD_FACTS, (b"".join(block.data for block in blocks), _json(places)))
             connection.executemany(_ADD_LOSS, [(self._run, *loss) for loss in losses])
         self._files.remember()
+
+    def _rows_of(self, blocks: Sequence[Block]) -> list[int]:
+        """The ids of their requests: those that are there, or new ones, in order."""
+        asked = _json([block.request_id for block in blocks])
+        found, last = self._connection.execute(_FIND_LIVE, (asked,)).fetchone()
+        rows = msgspec.json.decode(found, type=dict[str, int])
+        new = itertools.count((last or 0) + 1)
+        return [rows.get(block.request_id) or rows.setdefault(block.request_id, next(new)) for block in blocks]
 
     def drop_old(self, oldest_wall_ns: int) -> None:
         """Drop requests that arrived before then. Looks at all of them: an index would cost each request more."""
@@ -229,7 +249,8 @@ def connect(path: Path, **parameters: str) -> sqlite3.Connection:
 def _make_or_check(connection: sqlite3.Connection) -> None:
     """Make the tables where nothing is. Raises `_UnusableError` for what is no trace of this version."""
     if _is_empty(connection):
-        # Before anything else is written: it cannot be turned on later, and lets the file shrink.
+        # Before anything else is written: neither can be set later. The second lets the file shrink.
+        connection.execute(f"PRAGMA page_size = {_PAGE_BYTES}")
         connection.execute("PRAGMA auto_vacuum = INCREMENTAL")
         with _Transaction(connection):
             for statement in _SCHEMA:
@@ -249,6 +270,7 @@ def _journal_mode(connection: sqlite3.Connection) -> str:
     except sqlite3.OperationalError:
         (mode,) = connection.execute("PRAGMA journal_mode = DELETE").fetchone()
     connection.execute("PRAGMA synchronous = NORMAL")
+    connection.execute(f"PRAGMA wal_autocheckpoint = {_WAL_BYTES // _PAGE_BYTES}")
     connection.execute(f"PRAGMA journal_size_limit = {_WAL_BYTES}")
     return str(mode)
 

@@ -12,6 +12,7 @@ import secrets
 import sqlite3
 import threading
 import time
+from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
@@ -120,12 +121,9 @@ class Disk:
 
     def _blocks(self, batch: Sequence[Fact]) -> list[Block]:
         """One for each request, in the order of their first facts."""
-        by_request: dict[str, list[Fact]] = {}
+        by_request: defaultdict[str, list[Fact]] = defaultdict(list)
         for fact in batch:
-            if fact.request_id in by_request:
-                by_request[fact.request_id].append(fact)
-            else:
-                by_request[fact.request_id] = [fact]
+            by_request[fact.request_id].append(fact)
         blocks = []
         for facts in by_request.values():
             try:

@@ -8,11 +8,14 @@ from __future__ import annotations
 
 import msgspec
 
-from omnizmq.protocol import Value
+from omnizmq.protocol import Value, make_engine_id
 
 
 class Fact(msgspec.Struct, frozen=True, gc=False):
-    """One row of a trace. `at_ns` is CLOCK_MONOTONIC, which all processes of one machine share."""
+    """One row of a trace. `at_ns` is CLOCK_MONOTONIC, which all processes of one machine share.
+
+    To the router it is one of the effects of its core: to be recorded.
+    """
 
     request_id: str
     external_id: str
@@ -21,5 +24,9 @@ class Fact(msgspec.Struct, frozen=True, gc=False):
     owner: str  # "client", "router", a replica such as "talker/0", or "trace" for a fact about the trace itself
     event: str
     stage: str | None = None
-    engine_id: str | None = None
     detail: dict[str, Value] = {}
+
+    @property
+    def engine_id(self) -> str | None:
+        """By which the stage's engine knows this attempt; None for a fact of no stage."""
+        return None if self.stage is None else make_engine_id(self.request_id, self.attempt, self.stage)

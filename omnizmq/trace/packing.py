@@ -3,7 +3,7 @@
 A block is what makes a trace cheap: one row and one entry of an index for many facts, with what they share written
 once. Beside it stands what a request is found by, so that nobody has to open blocks to find one.
 
-    msgpack of (engine ids, facts); a fact: (attempt, at_ns, owner, event, stage, index of its engine id, detail)
+    msgpack of a list of facts, each of them (attempt, at_ns, owner, event, stage, detail)
 
 Pure; knows facts, nothing of databases.
 """
@@ -16,22 +16,22 @@ from typing import Annotated, NamedTuple
 import msgspec
 
 from omnizmq.protocol import Value
+from omnizmq.trace.events import ENDS
 from omnizmq.trace.facts import Fact
 
 MAX_DETAIL_CHARS = 4096
 """A longer text in a fact's detail (an error's message) is cut there."""
 
-BEGINS = ("asked", "received", "refused")
-ENDS = ("terminal", "refused")
+_LAST = frozenset({"cleaned", "refused"})
 _INT64 = 1 << 63
 
-# A file may have been written by anybody: what is read has the limits of what is written.
-_Int64 = Annotated[int, msgspec.Meta(ge=-_INT64, le=_INT64 - 1)]
-_Index = Annotated[int, msgspec.Meta(ge=0)]
-_Packed = tuple[_Int64, _Int64, str, str, str | None, _Index, dict[str, bool | _Int64 | float | str | None]]
+# A file may have been written by anybody: what is read has the limits of what is written. Other integers than moments
+# have those of msgpack, -2^63 to 2^64 - 1.
+_Moment = Annotated[int, msgspec.Meta(le=_INT64 - 1)]
+_Packed = tuple[int, _Moment, str, str, str | None, dict[str, Value]]
 
 _encode = msgspec.msgpack.Encoder().encode
-_decode = msgspec.msgpack.Decoder(tuple[list[str | None], list[_Packed]]).decode
+_decode = msgspec.msgpack.Decoder(list[_Packed]).decode
 
 
 class End(NamedTuple):
@@ -43,12 +43,14 @@ class End(NamedTuple):
 
 
 class Block(NamedTuple):
-    """`rows` facts of one request. `began_ns`: when the first of them happened; `end` where its end is among them."""
+    """`rows` facts of one request. `began_ns`: when the first of them happened; `end` where its end is among them;
+    `over`: no more facts of it will come."""
 
     request_id: str
     external_id: str
     began_ns: int
     end: End | None
+    over: bool
     rows: int
     data: bytes
 
@@ -60,30 +62,18 @@ def pack(facts: Sequence[Fact]) -> Block:
     half a character, a detail that is no `Value`.
     """
     first = facts[0]
-    end = next((_end(fact) for fact in facts if fact.event in ENDS), None)
-    for fact in facts:
-        for number in (fact.at_ns, fact.attempt, *fact.detail.values()):
-            if isinstance(number, int) and not -_INT64 <= number < _INT64:
-                raise OverflowError(f"{number} has more than 64 bits")
-    ids: dict[str | None, int] = {}
-    packed = [
-        (
-            fact.attempt,
-            fact.at_ns,
-            fact.owner,
-            fact.event,
-            fact.stage,
-            ids.setdefault(fact.engine_id, len(ids)),
-            fact.detail,
-        )
-        for fact in facts
-    ]
-    data = _encode((list(ids), packed))
+    events = {fact.event for fact in facts}
+    end = None if events.isdisjoint(ENDS) else next(_end(fact) for fact in facts if fact.event in ENDS)
+    if (latest := max([fact.at_ns for fact in facts])) >= _INT64:
+        raise OverflowError(f"{latest} is a moment of more than 63 bits")  # SQLite has none
+    packed = [(fact.attempt, fact.at_ns, fact.owner, fact.event, fact.stage, fact.detail) for fact in facts]
+    data = _encode(packed)
     if len(data) > MAX_DETAIL_CHARS:  # else no text can be too long
-        data = _encode((list(ids), [(*fact[:-1], _cut(fact[-1])) for fact in packed]))
+        data = _encode([(*fact[:-1], _cut(fact[-1])) for fact in packed])
     for text in (first.request_id, first.external_id):
         text.encode()  # half a character is the one text that SQLite refuses
-    return Block(first.request_id, first.external_id, first.at_ns, end, len(facts), data)
+    over = not events.isdisjoint(_LAST)
+    return Block(first.request_id, first.external_id, first.at_ns, end, over, len(facts), data)
 
 
 def _end(fact: Fact) -> End:
@@ -99,12 +89,4 @@ def _cut(detail: dict[str, Value]) -> dict[str, Value]:
 
 def unpack(request_id: str, external_id: str, blocks: Iterable[bytes]) -> list[Fact]:
     """The facts of a request's blocks. Raises `ValueError` for what is no block."""
-    facts = []
-    for block in blocks:
-        engine_ids, packed = _decode(block)
-        for attempt, at_ns, owner, event, stage, engine_id, detail in packed:
-            if engine_id >= len(engine_ids):
-                raise ValueError(f"a fact names engine id {engine_id} of {len(engine_ids)}")
-            who = engine_ids[engine_id]
-            facts.append(Fact(request_id, external_id, attempt, at_ns, owner, event, stage, who, detail))
-    return facts
+    return [Fact(request_id, external_id, *packed) for block in blocks for packed in _decode(block)]

@@ -19,16 +19,19 @@ from typing import Annotated, Any, TypeVar
 
 import msgspec
 
+from omnizmq import protocol as wire
 from omnizmq.errors import NotFoundError
 from omnizmq.trace.database import Loss, open_readable, unreadable
 from omnizmq.trace.disk import Disk, Losses, happened
+from omnizmq.trace.events import BEGINS, ENDS
 from omnizmq.trace.facts import Fact
-from omnizmq.trace.packing import BEGINS, ENDS, unpack
+from omnizmq.trace.packing import unpack
 
-BATCH_INTERVAL_S = 0.2
-"""How long facts are gathered before they are written. Longer: fewer transactions, and a reader sees them later."""
+BATCH_INTERVAL_S = 0.4
+"""How long facts are gathered before they are written. Longer: fewer transactions, a reader sees them later, and more
+of them are lost with a router that is killed."""
 
-BATCH_ROWS = 2000
+BATCH_ROWS = 8192
 """The most rows of one transaction."""
 
 LOOK_INTERVAL_S = 1.0
@@ -40,6 +43,7 @@ _INT64 = 1 << 63
 
 # A file may have been written by anybody, and a column of SQLite holds anything: all that is read is checked.
 _Positive = Annotated[int, msgspec.Meta(ge=1)]
+_ROWS = list[tuple[int, str]]
 _REQUEST_IDS = list[tuple[str]]
 _OUTCOMES = list[tuple[str, str, int, float | None, str | None, str | None]]
 _LOSSES = list[tuple[_Positive, int, int, str]]
@@ -150,8 +154,9 @@ class TraceWriter:
 
     def _write(self, rows: int) -> None:
         """So many of the inbox; where there are none, losses that could not be recorded before."""
+        take = self._inbox.popleft
         while True:
-            batch = [self._inbox.popleft() for _ in range(min(rows, BATCH_ROWS))]
+            batch = [take() for _ in range(min(rows, BATCH_ROWS))]
             self._disk.write(batch)
             rows -= len(batch)
             if not rows:
@@ -204,6 +209,7 @@ class TraceReader:
     def __init__(self, path: Path) -> None:
         self._path = path
         self._connection = open_readable(path)
+        self._rows: dict[str, list[int]] = {}  # of requests that were found
 
     def __enter__(self) -> TraceReader:
         return self
@@ -216,13 +222,19 @@ class TraceReader:
 
     def find(self, id_: str) -> list[str]:
         """The request ids of the requests that bear exactly this request id or external id, the newest first."""
-        # A request id is the external id, a dash and 16 digits (`make_request_id`), so one index finds both.
-        query = (
-            "SELECT request_id FROM requests WHERE request_id = ?1"
-            " OR request_id >= ?1 || '-' AND request_id < ?1 || '.' AND length(request_id) = length(?1) + 17"
-            " AND external_id = ?1 ORDER BY id DESC"
-        )
-        return [row[0] for row in self._all(_REQUEST_IDS, query, id_)]
+        query = "SELECT id, request_id FROM requests WHERE ?1 IN (request_id, external_id) ORDER BY id DESC"
+        found: dict[str, list[int]] = {}
+        for row, request_id in self._all(_ROWS, query, id_):
+            found.setdefault(request_id, []).append(row)
+        self._rows |= found
+        return list(found)
+
+    def _rows_of(self, request_id: str) -> str:
+        """Its rows, as JSON. All requests are looked at, but once for each: an index of ids, which come in no order,
+        would cost the writer more than all the rest. More than one row: its id came again, or it was dropped midway."""
+        if request_id not in self._rows:
+            self.find(request_id)
+        return wire.encode_json(self._rows.get(request_id, [])).decode()
 
     def last(self, n: int) -> list[str]:
         """The request ids of the newest `n` requests, the newest first."""
@@ -262,9 +274,9 @@ class TraceReader:
         """Raises `NotFoundError` for an unknown request id."""
         found = self._all(
             _ABOUT,
-            "SELECT request_id, external_id, wall_ns, pid, ended"
-            " FROM requests JOIN runs ON runs.id = run WHERE request_id = ?",
-            request_id,
+            "SELECT request_id, external_id, wall_ns, pid, ended FROM requests JOIN runs ON runs.id = run"
+            " WHERE requests.id IN (SELECT value FROM json_each(?)) ORDER BY requests.id",
+            self._rows_of(request_id),
         )
         if not found:
             raise NotFoundError(f"no trace of request {request_id!r} in {self._path}")
@@ -278,12 +290,9 @@ class TraceReader:
         its own begin is not among them, to the end of it where its end is not), a `dropped` fact for each such loss
         comes after them.
         """
-        found = self._all(
-            _BLOCKS,
-            "SELECT external_id, block FROM facts JOIN requests ON requests.id = request WHERE request_id = ?"
-            " ORDER BY facts.id",
-            request_id,
-        )
+        found = self._blocks(request_id)
+        if not found and self._rows.pop(request_id, []):  # dropped since it was found, and perhaps begun anew
+            found = self._blocks(request_id)
         if not found:
             return []
         try:
@@ -292,6 +301,14 @@ class TraceReader:
             raise unreadable(self._path, error) from error
         return facts + self._dropped(facts)
 
+    def _blocks(self, request_id: str) -> list[tuple[str, bytes]]:
+        return self._all(
+            _BLOCKS,
+            "SELECT external_id, block FROM facts JOIN requests ON requests.id = request"
+            " WHERE request IN (SELECT value FROM json_each(?)) ORDER BY facts.id",
+            self._rows_of(request_id),
+        )
+
     def _dropped(self, facts: list[Fact]) -> list[Fact]:
         times = [at_ns for fact in facts if (at_ns := happened(fact)) is not None] or [fact.at_ns for fact in facts]
         if not times:
@@ -299,9 +316,10 @@ class TraceReader:
         events = {fact.event for fact in facts}
         losses = self._all(
             _LOST,
-            "SELECT losses.rows, losses.last_ns, why FROM losses JOIN requests USING (run)"
-            " WHERE request_id = ? AND last_ns >= ? AND first_ns <= ? ORDER BY losses.id",
-            facts[0].request_id,
+            "SELECT rows, last_ns, why FROM losses"
+            " WHERE run IN (SELECT run FROM requests WHERE id IN (SELECT value FROM json_each(?)))"
+            " AND last_ns >= ? AND first_ns <= ? ORDER BY id",
+            self._rows_of(facts[0].request_id),
             0 if events.isdisjoint(BEGINS) else min(times),
             _INT64 - 1 if events.isdisjoint(ENDS) else max(times),
         )

@@ -20,12 +20,7 @@ SCENARIOS = {path.stem: path for path in sorted((Path(__file__).parents[1] / "sc
 
 def facts(name: str) -> list[str]:
     """The events of the facts that the router records, in order."""
-    return [
-        order["fact"]["event"]
-        for step in steps(file.read(SCENARIOS[name]))
-        for order in step.got
-        if order["$"] == "Record"
-    ]
+    return [order["event"] for step in steps(file.read(SCENARIOS[name])) for order in step.got if order["$"] == "Fact"]
 
 
 @pytest.mark.parametrize("name", SCENARIOS)

@@ -55,7 +55,7 @@ def test_a_fresh_router_orders_the_same_and_nothing_can_be_read_of_what_was_said
 def test_events_can_be_listed_shown_and_left_out(recording: Path) -> None:
     listed = document(omnizmq("replay", str(recording), "--json", "--commands", "--request", "one"))["listed"]
     assert listed[0]["input"] == "ClientSent Submit"
-    assert "Record asked" in listed[0]["commands"]
+    assert "Fact asked" in listed[0]["commands"]
     first = listed[0]["n"]
     shown = document(omnizmq("replay", str(recording), "--json", "--show", str(first)))["event"]
     assert shown["input"]["frame"]["prompt"]["text"] == {"$chars": len(PROMPT)}

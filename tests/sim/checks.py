@@ -80,8 +80,8 @@ class Checks:
                 self._to_client(effect.frame)
             elif isinstance(effect, msg.ToWorker) and isinstance(effect.frame, wire.SubmitStage):
                 self._submitted((effect.replica, effect.incarnation), effect.frame)
-            elif isinstance(effect, msg.Record):
-                self._recorded(effect.fact)
+            elif isinstance(effect, Fact):
+                self._recorded(effect)
         self.reasons.look_at_queue()
 
     def _client_gone(self) -> None:

@@ -27,7 +27,6 @@ from omnizmq.router.messages import (
     ClientSent,
     Effect,
     Input,
-    Record,
     ReplicaExited,
     ReplicaReady,
     ReplicaStarting,
@@ -190,11 +189,11 @@ class RouterPlay(Playbook[Input, Effect]):
 
     def _feed(self, event: Input) -> list[Effect]:
         effects = self.core.handle(event, self.now)
-        self.facts += [effect.fact for effect in effects if isinstance(effect, Record)]
+        self.facts += [effect for effect in effects if isinstance(effect, Fact)]
         return [
             effect
             for effect in effects
-            if not isinstance(effect, Record)
+            if not isinstance(effect, Fact)
             and not (isinstance(effect, ToWorker) and isinstance(effect.frame, wire.Ping))
         ]
 

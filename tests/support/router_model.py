@@ -22,6 +22,7 @@ from omnizmq.pipeline import Pipeline, Plan
 from omnizmq.router import lifecycle as life
 from omnizmq.router import messages as msg
 from omnizmq.trace.context import stage_traceparent
+from omnizmq.trace.facts import Fact
 from support.delivered_model import Told
 from support.lifecycle_model import ILLEGAL, Model
 from support.operations_model import ModelOrders
@@ -669,7 +670,7 @@ def observed(effects: list[msg.Effect]) -> Prediction:
     out: Prediction = defaultdict(list)
     for effect in effects:
         match effect:
-            case msg.Record():
+            case Fact():
                 continue
             case msg.ToWorker(_, _, frame) if isinstance(frame, wire.Ping):
                 continue

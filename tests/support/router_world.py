@@ -106,8 +106,8 @@ class RouterWorld:
                     self.texts[frame.request_id, frame.stage] += frame.content.text
             case msg.RestartReplica(replica, _):
                 self.told_to_end.add(replica)
-            case msg.Record(fact):
-                self._check_fact(fact)
+            case Fact():
+                self._check_fact(effect)
 
     def _begin(self, replica: str, incarnation: int, frame: wire.SubmitStage) -> None:
         request = self.core.requests.get(frame.request_id)

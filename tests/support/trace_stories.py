@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from omnizmq.protocol import Value, make_engine_id
+from omnizmq.protocol import Value
 from omnizmq.trace.events import EVENTS, Teller
 from omnizmq.trace.facts import Fact
 
@@ -44,10 +44,9 @@ def fact(
     teller = _TELLERS.get(event, Teller.WORKER)
     owner = f"{stage}/0" if teller is Teller.WORKER else teller.value
     external_id = request_id.rpartition("-")[0]
-    engine_id = make_engine_id(request_id, attempt, stage) if stage else None
     if event == "bound":
         detail = {"replica": f"{stage}/0"}
-    return Fact(request_id, external_id, attempt, ns(at_ms), owner, event, stage, engine_id, detail or {})
+    return Fact(request_id, external_id, attempt, ns(at_ms), owner, event, stage, detail or {})
 
 
 def edge(at_ms: float, source: str, target: str, chunks: int, first_ms: float, last_ms: float) -> Fact:

@@ -20,7 +20,7 @@ from common import median, verdict
 from live_requests import STAGES, Bench, Event
 
 from omnizmq import protocol as wire
-from omnizmq.router.messages import Record
+from omnizmq.trace.facts import Fact
 from omnizmq.trace.store import TraceWriter
 
 REQUESTS = 200
@@ -37,8 +37,8 @@ class Traced(Bench):
     def feed(self, event: Event) -> None:
         self.now += 1e-6
         for effect in self.core.handle(event, self.now):
-            if type(effect) is Record:
-                self._writer.append(effect.fact)
+            if type(effect) is Fact:
+                self._writer.append(effect)
 
     def turn(self) -> tuple[float, float]:
         """CPU a request in microseconds: of the process, and of this thread."""
@@ -64,6 +64,7 @@ def measure(rounds: int) -> None:
             off.turn()
         found = [(on.turn(), off.turn()) for _ in range(rounds)]
         writer.close()
+        assert not writer.dropped, "what was not stored cost nothing"
     whole = [ours[0] - bare[0] for ours, bare in found]
     core = median([ours[1] - bare[1] for ours, bare in found])
     print(f"a request {median([bare[0] for _, bare in found]):.0f} us without; core {core:.1f} us more")

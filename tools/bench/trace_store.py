@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import argparse
 import itertools
+import os
 import random
 import tempfile
 import time
@@ -41,9 +42,8 @@ def facts(number: int) -> list[Fact]:
     told: list[Fact] = []
 
     def tell(event: str, owner: str = "router", stage: str | None = None, **detail: wire.Value) -> None:
-        engine_id = wire.make_engine_id(request_id, 1, stage) if stage else None
         at_ns = began + len(told) * 1_000_000 * (1 + number % 7)
-        told.append(Fact(request_id, external_id, 1, at_ns, owner, event, stage, engine_id, detail))
+        told.append(Fact(request_id, external_id, 1, at_ns, owner, event, stage, detail))
 
     tell("asked", "client")
     chain = ",".join(STAGES)
@@ -112,7 +112,7 @@ def lookups(path: Path) -> dict[str, dict[str, float]]:
         assert reader.facts(reader.find(request_id.rpartition("-")[0])[0])
 
     def failed(reader: TraceReader, _: str) -> None:
-        assert len(reader.failed(20)) == 20
+        assert len(reader.failed(20, pid=os.getpid())) == 20
 
     def slow(reader: TraceReader, _: str) -> None:
         assert len(reader.slow(20)) == 20

@@ -50,8 +50,8 @@ BAD = {
     "no text": (b"\x00\xff\n", "no header of a recording"),
     "another document": (b"{}\n", "`omnizmq launch --record` makes one"),
     "a later format": (
-        raw(header=msgspec.structs.replace(HEADER, recording=2)),
-        "a recording of format 2; this omnizmq reads format 1",
+        raw(header=msgspec.structs.replace(HEADER, recording=3)),
+        "a recording of format 3; this omnizmq reads format 2",
     ),
     "another wire": (
         raw(header=msgspec.structs.replace(HEADER, wire=VERSION - 1)),

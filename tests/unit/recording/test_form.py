@@ -179,8 +179,8 @@ def test_an_output_that_says_something_else_is_told_from_one_that_does_not() -> 
 
 def test_a_fact_that_quotes_what_was_said_quotes_nothing_in_a_recording() -> None:
     for event in ("prompt", "output"):
-        fact = Fact("demo-0", "demo", 1, 5, "router", event, "thinker", None, {"text": SECRET})
-        assert form.tree(msg.Record(fact))["fact"]["detail"] == {}
+        fact = Fact("demo-0", "demo", 1, 5, "router", event, "thinker", {"text": SECRET})
+        assert form.tree(fact)["detail"] == {}
 
 
 def test_a_status_is_compared_without_what_sockets_count() -> None:

@@ -157,7 +157,7 @@ PLAIN = (
     | st.integers(-3, 70)
     | st.sampled_from([2**31, 2**46, 2**63, 2**64, -(2**63), 10**30, 1e300, -1e300, -0.0, 1e-9, float("nan")])
     | st.sampled_from(["", "x", "thinker", "thinker/0", "nan", "AA==", "\n", "\x1b[0m", "\ud800", "é", "demo-0"])
-    | st.sampled_from(["Submit", "Bye", "Output", "Text", "Ticked", "Fact", "ToClient", "Record", "Prompt", "Terminal"])
+    | st.sampled_from(["Submit", "Bye", "Output", "Text", "Ticked", "Fact", "ToClient", "Prompt", "Terminal"])
 )
 VALUES = st.recursive(
     PLAIN, lambda inner: st.lists(inner, max_size=3) | st.dictionaries(NAMES, inner, max_size=3), max_leaves=8

@@ -61,7 +61,7 @@ def named(lines: Sequence[Line]) -> list[str]:
 
 def ordered(lines: Sequence[Line]) -> list[str]:
     """The commands of all lines."""
-    return [order["$"] for line in lines for order in line.effects if order["$"] != "Record"]
+    return [order["$"] for line in lines for order in line.effects if order["$"] != "Fact"]
 
 
 def test_who_held_its_place_stays_and_nobody_else_does() -> None:

@@ -129,7 +129,7 @@ class TestWhereTwoCoresPart:
         play = Recorded()
         play._feed(play.submits("alice"))
         n, effects = len(play.recording.lines), play.recording.lines[-1].effects
-        bare = [one for one in effects if one["$"] != "Record"]
+        bare = [one for one in effects if one["$"] != "Fact"]
         assert len(bare) < len(effects)
         assert first_difference(changed(play.recording, n, bare)) is None
 

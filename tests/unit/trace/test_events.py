@@ -60,7 +60,7 @@ def test_durations_are_keys_of_a_detail_that_look_like_moments() -> None:
 
 @pytest.mark.parametrize("path", SCENARIOS, ids=lambda path: path.stem)
 def test_what_a_router_records_is_in_the_table(path: Path) -> None:
-    recorded = [order["fact"] for step in steps(file.read(path)) for order in step.got if order["$"] == "Record"]
+    recorded = [order for step in steps(file.read(path)) for order in step.got if order["$"] == "Fact"]
     assert recorded
     assert [mistake for tree in recorded for mistake in mistakes(fact(tree))] == []
 

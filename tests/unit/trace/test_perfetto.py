@@ -23,7 +23,6 @@ def later(facts: list[Fact], by_ms: float, request_id: str) -> list[Fact]:
             request_id=request_id,
             external_id=request_id.rpartition("-")[0],
             at_ns=fact.at_ns + round(by_ms * 1e6),
-            engine_id=fact.engine_id and fact.engine_id.replace(fact.request_id, request_id),
             detail={
                 key: value + round(by_ms * 1e6) if key.endswith("_ns") and isinstance(value, int) else value
                 for key, value in fact.detail.items()

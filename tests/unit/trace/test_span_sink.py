@@ -49,7 +49,6 @@ def spoken(number: int = 0) -> list[Fact]:
             fact,
             request_id=request_id,
             external_id=f"demo{number}",
-            engine_id=fact.engine_id and fact.engine_id.replace(fact.request_id, request_id),
         )
         for fact in [*story.spoken(), story.fact(210, "cleaned")]
     ]

@@ -201,9 +201,6 @@ def test_t1_failed_and_slow_requests_are_found_by_how_they_ended(later: bool, pa
     for life in lives:  # what is left of a request that has ended does not change how
         writer.append(now(life[0].request_id, "cleaned"))
     assert writer.flush()
-    for fact in ended(1, 90, "overloaded", event="refused"):  # nor does a refusal under its id
-        writer.append(fact)
-    assert writer.flush()
     with TraceReader(path) as reader:
         failed, slow = reader.failed(9, pid=os.getpid()), reader.slow(3)
         assert [one.request_id for one in reader.failed(2, pid=os.getpid())] == [request(5), request(4)]
@@ -223,6 +220,39 @@ def test_t1_failed_and_slow_requests_are_found_by_how_they_ended(later: bool, pa
         Outcome(request(1), "demo", wall_ns, 30.0, "stop", None),
         Outcome(request(3), "demo", wall_ns, 20.0, "stop", None),
     ]
+
+
+def test_t1_an_id_that_comes_again_is_another_request_with_an_end_of_its_own(path: Path, writer_at: Open) -> None:
+    writer = writer_at(path)
+    again = ended(1, 9, "overloaded", event="refused")
+    for life in ([*ended(1, 30), now(request(1), "cleaned")], [asked(request(2))], again):
+        for fact in life:
+            writer.append(fact)
+        assert writer.flush()
+    with TraceReader(path) as reader:
+        assert [(one.request_id, one.error_code) for one in reader.failed(9, pid=os.getpid())] == [
+            (request(1), "overloaded")
+        ]
+        assert [one.finish_reason for one in reader.slow(9)] == ["stop", "refused"]
+        assert reader.find(request(1)) == [request(1)]
+        assert set(reader.find("demo")) == {request(1), request(2)}
+        assert [fact.event for fact in reader.facts(request(1))] == ["asked", "terminal", "cleaned", "asked", "refused"]
+
+
+def test_a_request_that_is_dropped_while_it_is_read_has_the_facts_that_come_after(path: Path, writer_at: Open) -> None:
+    writer = writer_at(path, max_mib=1)
+    writer.append(now(request(1)))
+    assert writer.flush()
+    with TraceReader(path) as reader:
+        assert [fact.event for fact in reader.facts(request(1))] == ["received"]
+        for number in range(2, 30):
+            for _ in range(2000):
+                writer.append(now(request(number)))
+            assert writer.flush()
+        assert reader.facts(request(1)) == []
+        writer.append(now(request(1), "terminal"))
+        assert writer.flush()
+        assert [fact.event for fact in reader.facts(request(1))] == ["terminal"]
 
 
 def test_t1_how_a_request_ended_stays_when_a_later_run_tells_more_of_it(path: Path, writer_at: Open) -> None:
@@ -251,7 +281,7 @@ def test_a_long_text_is_cut(path: Path, writer_at: Open) -> None:
     "bad",
     [
         Fact(request(2), "demo", 1, 1 << 63, "client", "asked"),
-        Fact(request(2), "demo", 1 << 63, 1, "client", "asked"),
+        Fact(request(2), "demo", 1 << 64, 1, "client", "asked"),
         Fact(request(2), "demo", 1, 1, "client", "asked", detail={"n": -(1 << 63) - 1}),
         Fact(request(2), "demo", 1, 1, "client", "asked", detail={"why": "\ud800"}),
         Fact(request(2), "dem\udfff", 1, 1, "client", "asked"),
@@ -278,7 +308,7 @@ def test_w1_a_fact_that_cannot_be_stored_costs_no_other_request_anything(
         assert reader.last(9) == [request(3), request(1)]
 
 
-@pytest.mark.parametrize("change", [{"detail": {"why": "\ud800"}}, {"at_ns": 1 << 63}, {"detail": {"n": 1 << 63}}])
+@pytest.mark.parametrize("change", [{"detail": {"why": "\ud800"}}, {"at_ns": 1 << 63}, {"detail": {"n": 1 << 64}}])
 def test_w1_a_fact_that_cannot_be_stored_costs_its_own_request_nothing_else(
     change: dict[str, Any], path: Path, writer_at: Open
 ) -> None:
@@ -444,7 +474,7 @@ def test_a_disk_that_stays_stuck_costs_the_batch_alone(
 def test_a_full_disk_drops_rows_counts_them_and_says_so_when_there_is_room_again(
     path: Path, writer_at: Open, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    pages = [40]
+    pages = [20]
     connect = database.connect
 
     def on_a_small_disk(path: Path, **parameters: str) -> sqlite3.Connection:
@@ -763,7 +793,7 @@ NO_TRACES: list[tuple[Callable[[Path], object], type[Exception], str]] = [
     (Path.touch, NotFoundError, "is still empty"),
     (Path.mkdir, ConfigError, "cannot be read as a trace database: "),
     (make_foreign, ConfigError, "is a database, but no trace of omnizmq: name a trace of this version, or delete"),
-    (make_newer, ConfigError, "is a trace of schema version 7, and this omnizmq knows version 2: name a trace"),
+    (make_newer, ConfigError, "is a trace of schema version 7, and this omnizmq knows version 3: name a trace"),
     (make_garbage, ConfigError, "cannot be read as a trace database: file is not a database"),
 ]
 

@@ -49,7 +49,6 @@ FACTS = st.builds(
     owner=st.sampled_from(["client", "router", "a/0", "b/1", "{}/0", "trace", ""]),
     event=st.sampled_from(EVENTS),
     stage=st.sampled_from([None, *NAMES]),
-    engine_id=st.none(),
     detail=st.dictionaries(st.sampled_from(DETAILS), VALUES, max_size=5),
 )
 
