@@ -472,6 +472,12 @@ def test_t2_who_is_slow_to_confirm_the_end(talker_ms: float, stage: str) -> None
     assert verdict([*asked, *ends]).stage == stage
 
 
+def test_t2_of_two_that_are_slow_to_confirm_where_another_is_not_the_first_is_named() -> None:
+    asked = [*until(80), fact(5000, "abort_asked", detail=ABORT)]
+    ends = [cut(5001, "thinker"), cut(5600, "talker"), cut(5601, "code2wav"), terminal(5700, "abort")]
+    assert verdict([*asked, *ends]).stage == "talker"
+
+
 def test_t2_where_all_that_were_left_are_slow_to_confirm_it_tells_nothing() -> None:
     """Whoever had finished before is none of them."""
     slow = [cut(5600, "code2wav"), cut(5601, "talker"), terminal(5700, "abort")]
