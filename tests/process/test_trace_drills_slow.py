@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 from support.running import Asking, Running
-from support.trace_drill import CALM, Found, aborted, answer, drilled
+from support.trace_drill import CALM, Found, aborted, answer, drilled, steps
 from support.trace_engine import trace_engines
 from support.trace_watch import Document, Expected, Watch
 
@@ -83,6 +83,8 @@ def held_up(document: Document, *why: str) -> bool:
     that came."""
     source, fast, slow = (answer(document, stage) for stage in ("source", "fast", "slow"))
     if source is None or fast is None or slow is None or source["state"] != "PARKED":
+        return False
+    if "parked" not in steps(document, "source"):  # its first facts are not written yet
         return False
     full = {edge["to"]: edge["full"] for edge in source["edges"]}
     took_all = fast["engine"] == "idle" and all(edge["taken"] == edge["received"] for edge in fast["inputs"])
