@@ -35,8 +35,8 @@ def tokens_chunk(ids: Sequence[int], rows: torch.Tensor | None = None) -> Chunk:
     return Chunk({"dtype": str(rows.dtype).removeprefix("torch.")}, arrays, {"rows": TensorArray(rows)})
 
 
-def read_tokens(chunk: Chunk) -> tuple[list[int], torch.Tensor | None]:
-    """Ids, and a copy of the rows. Raises `StageError`."""
+def read_tokens(chunk: Chunk, device: torch.device) -> tuple[list[int], torch.Tensor | None]:
+    """Ids, and a copy of the rows on the device: straight from the ring. Raises `StageError`."""
     ids, rows = chunk.arrays.get("ids"), chunk.arrays.get("rows")
     if ids is None or ids.dtype != np.int32 or ids.ndim != 1:
         raise StageError("a chunk of the thinker has no int32 ids [n]: is it a thinker of Qwen3-Omni?")
@@ -45,7 +45,7 @@ def read_tokens(chunk: Chunk) -> tuple[list[int], torch.Tensor | None]:
     dtype = getattr(torch, str(chunk.meta.get("dtype")), None)
     if not isinstance(dtype, torch.dtype) or dtype.itemsize != rows.dtype.itemsize or rows.ndim != 2:
         raise StageError(f"a chunk of the thinker has rows of {chunk.meta.get('dtype')!r} that cannot be read")
-    return ids.tolist(), as_tensor(rows, dtype).clone()
+    return ids.tolist(), as_tensor(rows, dtype).to(device, copy=True)
 
 
 def codes_chunk(start: int, frames: Sequence[Sequence[int]]) -> Chunk:

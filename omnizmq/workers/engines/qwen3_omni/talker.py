@@ -22,6 +22,7 @@ import torch
 from omnizmq.errors import ConfigError, InvalidRequestError
 from omnizmq.protocol import Param
 from omnizmq.workers.engine import Chunk, EngineContext, EngineRequest, FinishReason, StageOutput
+from omnizmq.workers.engines.pinned import ring_memory
 from omnizmq.workers.engines.qwen3_omni.checkpoint import Checkpoint
 from omnizmq.workers.engines.qwen3_omni.requests import Held, Requests, attempt, not_finite
 from omnizmq.workers.engines.qwen3_omni.rows import codes_chunk, read_tokens
@@ -38,6 +39,7 @@ from omnizmq.workers.engines.qwen3_omni.speech_text import Turns, Words
 from omnizmq.workers.engines.qwen3_omni.stage import Stage
 from omnizmq.workers.engines.qwen3_omni.talker_model import OPENING, Reply, TalkerModel
 from omnizmq.workers.engines.settings import Setting, read_params, whole
+from omnizmq.workers.engines.torch_errors import failure_of
 
 DEFAULTS: dict[str, Any] = {
     "temperature": 0.9,
@@ -87,6 +89,7 @@ class Talker:
         self._context = context
         self._model = model
         self._device = stage.device
+        self.ring_memory = ring_memory(stage.device)
         self._initial_chunk_frames: int = stage.options.get("initial_chunk_frames", 4)
         self._chunk_frames: int = stage.options.get("chunk_frames", 25)
         self._speakers: dict[str, int] = dict(stage.config.talker_config.speaker_id)
@@ -119,9 +122,13 @@ class Talker:
         )
 
     def feed(self, request_id: str, edge: str, chunk: Chunk) -> None:  # noqa: ARG002
-        """Raises `StageError`, and `InvalidRequestError` for a prompt beyond a slot."""
+        """Raises `StageError`, `InvalidRequestError` for a prompt beyond a slot, and what `failure_of` makes of memory
+        that is short."""
         speech = self._requests[request_id]
-        ids, rows = read_tokens(chunk)
+        try:
+            ids, rows = read_tokens(chunk, self._device)
+        except RuntimeError as error:
+            raise failure_of(error, request_id) from None
         if speech.words.prompt:
             speech.words.answer += ids
             return

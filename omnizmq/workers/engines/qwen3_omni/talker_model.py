@@ -143,7 +143,7 @@ class TalkerModel:
         if rows is not None:
             row_of = {position: row for row, position in enumerate(self._multimodal_positions(words.prompt))}
             there = [n for n, position in enumerate(positions) if position in row_of]
-            chosen = rows[[row_of[positions[n]] for n in there]].to(self._device, inputs.dtype)
+            chosen = rows[[row_of[positions[n]] for n in there]].to(inputs.dtype)
             inputs[there] = self._model.hidden_projection(chosen)
         return inputs
 

@@ -20,6 +20,7 @@ from transformers import Qwen3OmniMoeThinkerForConditionalGeneration
 
 from omnizmq.errors import InvalidRequestError, StageError
 from omnizmq.workers.engine import Chunk, EngineContext, EngineRequest, FinishReason, StageOutput
+from omnizmq.workers.engines.pinned import ring_memory
 from omnizmq.workers.engines.qwen3_omni.checkpoint import Checkpoint
 from omnizmq.workers.engines.qwen3_omni.hearing import Features
 from omnizmq.workers.engines.qwen3_omni.prompt import Asked, Prompts
@@ -139,6 +140,7 @@ class Thinker:
     def __init__(self, context: EngineContext, stage: Stage, model: ThinkerModel, prompts: Prompts) -> None:
         self._context = context
         self._device = stage.device
+        self.ring_memory = ring_memory(stage.device)
         self._model = model
         self._prompts = prompts
         self._end = stage.config.im_end_token_id
