@@ -72,3 +72,15 @@ def test_what_others_did_since_does_not_say_that_a_stage_went_on() -> None:
     others = [*STARTED, parked, fact(95, "output_ended", "thinker")]
     assert list(scene(others).nodes["talker"].parked) == ["code2wav"]
     assert not scene([*others, fact(96, "paused", "talker")]).nodes["talker"].parked
+
+
+def test_a_replica_is_silent_whoever_tells_which_it_is() -> None:
+    facts = [*stories.asked(), *stories.bound(2)]
+    for one, live in ((facts, stage("talker", replica=None)), ([], stage("talker")), (facts, stage("talker"))):
+        assert scene(one, document(stages={"talker": live}, silent=["talker/0"])).nodes["talker"].silent
+        assert not scene(one, document(stages={"talker": live}, silent=["thinker/0"])).nodes["talker"].silent
+
+
+def test_an_edge_over_which_nothing_went_was_used_at_no_time() -> None:
+    nothing = fact(91, "edge", "thinker", {"to": "talker", "chunks": 0, "last_ns": 0})
+    assert scene([*STARTED, nothing]).nodes["thinker"].sent_ns == 0

@@ -389,7 +389,11 @@ def test_t2_a_request_that_was_lost_with_its_router_is_nobodys_fault_in_the_pipe
     )
     assert judge(Timeline(spoken()), running=False, router="lost").complete
     gap = Fact(stories.REQUEST, "demo", 1, ns(90), "trace", "dropped", detail={"rows": 2, "why": "x"})
-    assert judge(Timeline([*until(8), gap]), running=False, router="lost").cause == "unknown"
+    unknown = judge(Timeline([*until(8), gap]), running=False, router="lost")
+    assert (unknown.cause, unknown.complete) == ("unknown", False)
+    assert unknown.text.startswith("unknown: the trace lost 2 rows meanwhile, perhaps its end")
+    uncounted = structs.replace(gap, detail={})
+    assert verdict([*until(8), uncounted]).text.endswith(" (the trace lost 1 row meanwhile)")
     assert judge(Timeline([]), running=False, router="lost").cause == "router_lost"
 
 

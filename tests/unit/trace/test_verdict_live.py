@@ -898,6 +898,9 @@ def test_t2_an_ended_request_that_a_stage_still_has_says_so() -> None:
     pending = [one for one in stories.spoken() if (one.event, one.stage) != ("finished", "talker")]
     found = verdict(pending, document("ended", stages={"talker": talker(answer("ABORTING"))}))
     assert found.text.endswith("; talker/0 has still to confirm the end")
+    never = [one for one in pending if (one.event, one.stage) != ("finished", "code2wav")]
+    stages = {"talker": talker(answer("ABORTING")), "code2wav": code2wav(submitted=False)}
+    assert verdict(never, document("ended", stages=stages)).text == found.text  # it has nothing to confirm
 
 
 @pytest.mark.parametrize("name", ["{}", "{0}", "{since}", "%s", "%(x)d", "a,b", "\\1"])
