@@ -84,3 +84,20 @@ def test_a_replica_is_silent_whoever_tells_which_it_is() -> None:
 def test_an_edge_over_which_nothing_went_was_used_at_no_time() -> None:
     nothing = fact(91, "edge", "thinker", {"to": "talker", "chunks": 0, "last_ns": 0})
     assert scene([*STARTED, nothing]).nodes["thinker"].sent_ns == 0
+
+
+@pytest.mark.parametrize(
+    ("parked_ms", "last_ms", "still"),
+    [
+        (8000, 9000, True),  # it went on in the end, and was parked for most of the time before
+        (3000, 9000, False),
+        (7500, 500, True),  # nothing was sent since, and it was parked all that time
+        (3000, 500, False),
+    ],
+)
+def test_an_edge_is_parked_at_the_end_as_its_count_tells(parked_ms: int, last_ms: float, still: bool) -> None:
+    parked = fact(85, "parked", "thinker", {"to": "talker", "why": "credit"})
+    count = stories.edge(8010, "thinker", "talker", 20, 41, last_ms)
+    count.detail["parked_ns"] = parked_ms * 10**6
+    over = Scene(Timeline([*STARTED, parked, count]), until_ns=ns(8000))
+    assert bool(over.nodes["thinker"].parked) is still
