@@ -45,7 +45,7 @@ def small(tmp_path: Path) -> Path:
 
 def need(model: Path | str, role: str, on_cpu: bool = False, max_inflight: int = 16, **options: Any) -> MemoryNeed:
     sources = {"talker": {"chunk_frames": 25}} if role == "code2wav" else {}
-    return qwen3_omni.estimate_memory(
+    return engine.estimate_memory(
         MemoryAsked(role, str(model), {"role": role, **options}, on_cpu, max_inflight, 4 * max_inflight, sources)
     )
 
@@ -86,7 +86,7 @@ def test_the_workspace_grows_with_what_a_step_computes(real: Path) -> None:
     def decoding(chunk_frames: int) -> int:
         sources = {"talker": {"chunk_frames": chunk_frames}}
         asked = MemoryAsked("code2wav", str(real), {"role": "code2wav"}, False, 1, 4, sources)
-        return qwen3_omni.estimate_memory(asked).workspace
+        return engine.estimate_memory(asked).workspace
 
     assert decoding(250) > decoding(25)
 

@@ -1,8 +1,8 @@
 """Models of several stages, by the classes of `transformers`. Option `role` says which of them a stage is.
 
 `model` is a checkpoint's directory, or a hub's name for one that was downloaded (`qwen3_omni.hub`); its `config.json`
-says by its `model_type` which of `MODELS` it is. Or "tiny-NAME:SEED": a random one of a few megabytes, made on the spot.
-Nothing but the stages' own modules imports torch.
+says by its `model_type` which of `MODELS` it is. Or "tiny-NAME:SEED": a random one of a few megabytes, made on the
+spot. Nothing but the stages' own modules imports torch.
 """
 
 from __future__ import annotations
@@ -16,8 +16,8 @@ from omnizmq.errors import ConfigError
 from omnizmq.workers.engine import Engine, EngineContext
 from omnizmq.workers.engines import csm, qwen3_omni
 from omnizmq.workers.engines.hf.model import Model
+from omnizmq.workers.engines.hf.options import read_options
 from omnizmq.workers.engines.qwen3_omni.checkpoint import Checkpoint
-from omnizmq.workers.engines.qwen3_omni.options import read_options
 from omnizmq.workers.memory import MemoryAsked, MemoryNeed
 
 PACKAGES = ("torch", "transformers", "tokenizers", "safetensors")

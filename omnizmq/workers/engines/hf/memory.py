@@ -12,12 +12,14 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from omnizmq.errors import LaunchError
-from omnizmq.workers.engines.qwen3_omni.checkpoint import Checkpoint
-from omnizmq.workers.engines.qwen3_omni.options import CHUNK_FRAMES, SLOT_TOKENS, held_slots
+from omnizmq.workers.engines.hf.options import CHUNK_FRAMES, SLOT_TOKENS, held_slots
 from omnizmq.workers.memory import MemoryAsked, MemoryNeed
+
+if TYPE_CHECKING:
+    from omnizmq.workers.engines.qwen3_omni.checkpoint import Checkpoint
 
 MIB = 1 << 20
 _DTYPE_BYTES = {"float32": 4, "bfloat16": 2, "float16": 2}

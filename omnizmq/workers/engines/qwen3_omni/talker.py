@@ -22,9 +22,9 @@ import torch
 from omnizmq.errors import ConfigError, InvalidRequestError
 from omnizmq.protocol import Param
 from omnizmq.workers.engine import Chunk, EngineContext, EngineRequest, FinishReason, StageOutput
+from omnizmq.workers.engines.hf.options import CHUNK_FRAMES
 from omnizmq.workers.engines.pinned import ring_memory
 from omnizmq.workers.engines.qwen3_omni.checkpoint import Checkpoint
-from omnizmq.workers.engines.qwen3_omni.options import CHUNK_FRAMES
 from omnizmq.workers.engines.qwen3_omni.requests import Held, Requests, attempt, not_finite
 from omnizmq.workers.engines.qwen3_omni.rows import codes_chunk, read_tokens
 from omnizmq.workers.engines.qwen3_omni.sampling import (
