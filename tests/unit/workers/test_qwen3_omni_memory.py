@@ -15,6 +15,7 @@ from support import sparse_checkpoint
 from support.running import omnizmq
 
 from omnizmq.errors import ConfigError, LaunchError, ModelNotFoundError, OmnizmqError
+from omnizmq.workers.engines.hf import engine
 from omnizmq.workers.memory import MemoryAsked, MemoryNeed
 
 GIB = 1 << 30
@@ -109,7 +110,7 @@ import sys
 from omnizmq.workers.engines.hf import engine
 from omnizmq.workers.memory import MemoryAsked
 for role in ("thinker", "talker", "code2wav"):
-    qwen3_omni.estimate_memory(MemoryAsked(role, {str(real)!r}, {{"role": role}}, False, 16, 64, {{}}))
+    engine.estimate_memory(MemoryAsked(role, {str(real)!r}, {{"role": role}}, False, 16, 64, {{}}))
 print([name for name in ("torch", "transformers", "safetensors", "tokenizers") if name in sys.modules])
 """
     assert subprocess.check_output([sys.executable, "-c", code], text=True) == "[]\n"

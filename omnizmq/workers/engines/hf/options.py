@@ -1,4 +1,4 @@
-"""The options of the three stages, checked without loading anything."""
+"""The options of a stage of any model, checked without loading anything."""
 
 from __future__ import annotations
 
