@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from omnizmq.workers.engine import Engine, EngineContext
+from omnizmq.workers.engines.csm import memory
 from omnizmq.workers.engines.hf.model import Model, Role
 from omnizmq.workers.engines.qwen3_omni.checkpoint import Checkpoint
 
@@ -40,4 +41,6 @@ MODEL = Model(
     roles={"talker": Role(fed=False), "code2wav": Role(fed=True, makes="audio")},
     create=_create,
     make_tiny=_make_tiny,
+    estimate=memory.estimate,
+    estimate_tiny=memory.of_tiny,
 )

@@ -12,6 +12,7 @@ from transformers import AutoConfig
 
 from omnizmq.errors import ConfigError
 from omnizmq.workers.engine import EngineContext
+from omnizmq.workers.engines.hf.options import SLOT_TOKENS, held_slots
 from omnizmq.workers.engines.qwen3_omni.checkpoint import Checkpoint
 from omnizmq.workers.engines.qwen3_omni.weights import check_experts, mapped
 
@@ -28,8 +29,8 @@ class Stage:
         self.device = _device(context)
         self.checkpoint = checkpoint
         self.config = AutoConfig.from_pretrained(self.checkpoint.path)
-        self.slots = min(options.get("slots", context.max_inflight), context.max_inflight)
-        self.slot_tokens: int = options.get("slot_tokens", 4096)
+        self.slots = held_slots(options, context.max_inflight)
+        self.slot_tokens: int = options.get("slot_tokens", SLOT_TOKENS)
 
     def dtype(self) -> torch.dtype:
         """The option's, or the checkpoint's own."""

@@ -22,6 +22,7 @@ import torch
 from omnizmq.errors import ConfigError, InvalidRequestError
 from omnizmq.protocol import Param
 from omnizmq.workers.engine import Chunk, EngineContext, EngineRequest, FinishReason, StageOutput
+from omnizmq.workers.engines.hf.options import CHUNK_FRAMES
 from omnizmq.workers.engines.pinned import ring_memory
 from omnizmq.workers.engines.qwen3_omni.checkpoint import Checkpoint
 from omnizmq.workers.engines.qwen3_omni.requests import Held, Requests, attempt, not_finite
@@ -91,7 +92,7 @@ class Talker:
         self._device = stage.device
         self.ring_memory = ring_memory(stage.device)
         self._initial_chunk_frames: int = stage.options.get("initial_chunk_frames", 4)
-        self._chunk_frames: int = stage.options.get("chunk_frames", 25)
+        self._chunk_frames: int = stage.options.get("chunk_frames", CHUNK_FRAMES)
         self._speakers: dict[str, int] = dict(stage.config.talker_config.speaker_id)
         self._turns = Turns(stage.config.im_start_token_id, stage.config.user_token_id, stage.config.assistant_token_id)
         self._requests: Requests[_Speech] = Requests(model.slots, context.wake)
