@@ -7,18 +7,21 @@ spot. Nothing but the stages' own modules imports torch.
 
 from __future__ import annotations
 
+import logging
 import os
 import re
 from collections.abc import Mapping
 from typing import Any
 
-from omnizmq.errors import ConfigError
+from omnizmq.errors import ConfigError, LaunchError, OmnizmqError
 from omnizmq.workers.engine import Engine, EngineContext
 from omnizmq.workers.engines import csm, qwen3_omni
 from omnizmq.workers.engines.hf.model import Model
 from omnizmq.workers.engines.hf.options import read_options
 from omnizmq.workers.engines.qwen3_omni.checkpoint import Checkpoint
 from omnizmq.workers.memory import MemoryAsked, MemoryNeed
+
+log = logging.getLogger(__name__)
 
 PACKAGES = ("torch", "transformers", "tokenizers", "safetensors")
 """Found by name at run time; `omnizmq check` reads it here."""
@@ -62,7 +65,16 @@ def create(context: EngineContext) -> Engine:
         checkpoint = Checkpoint(context.model)
         model = _model_of(checkpoint)
         model.check_place(context, options["role"])
-    return model.create(context, options, checkpoint)
+    try:
+        return model.create(context, options, checkpoint)
+    except OmnizmqError:
+        raise
+    except Exception as error:
+        log.exception("%s cannot be loaded", checkpoint.path)
+        line = str(error).partition("\n")[0]
+        raise LaunchError(
+            f"the checkpoint {checkpoint.path} cannot be loaded as a {options['role']}: {type(error).__name__}: {line}"
+        ) from error
 
 
 def _tiny_model(name: str) -> Model:

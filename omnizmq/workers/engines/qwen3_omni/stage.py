@@ -24,6 +24,7 @@ class Stage:
         transformers.logging.set_verbosity_error()
         transformers.logging.disable_progress_bar()
         torch.set_num_threads(options.get("threads", 1))
+        torch.backends.cudnn.conv.fp32_precision = "ieee"  # a wave in float32 is meant: TF32 has 10 bits of it
         self.name = context.stage
         self.options = options
         self.device = _device(context)

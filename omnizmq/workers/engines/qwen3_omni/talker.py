@@ -130,10 +130,11 @@ class Talker:
             ids, rows = read_tokens(chunk, self._device)
         except RuntimeError as error:
             raise failure_of(error, request_id) from None
+        self._model.check_tokens(ids)
         if speech.words.prompt:
             speech.words.answer += ids
             return
-        self._model.check(ids, rows)
+        self._model.check_rows(ids, rows)
         speech.words.prompt, speech.rows = ids, rows
         room = self._model.slots.tokens
         if len(ids) + OPENING >= room:
