@@ -22,8 +22,8 @@ from support.qwen3_omni import NAMES, Stages, context, make
 from omnizmq.errors import ConfigError, LaunchError
 from omnizmq.protocol import AudioPart, Message, Prompt, TextPart
 from omnizmq.workers.engines.hf import engine as hf
+from omnizmq.workers.engines.hf.checkpoint import INDEX
 from omnizmq.workers.engines.qwen3_omni import tiny
-from omnizmq.workers.engines.qwen3_omni.checkpoint import INDEX
 
 pytestmark = pytest.mark.transformers
 

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from omnizmq.workers.engines.qwen3_omni.checkpoint import INDEX, ITEM_BYTES
+from omnizmq.workers.engines.hf.checkpoint import INDEX, ITEM_BYTES
 
 Shapes = Mapping[str, Sequence[int]]
 

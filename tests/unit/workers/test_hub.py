@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from omnizmq.errors import ModelNotFoundError
-from omnizmq.workers.engines.qwen3_omni import hub
+from omnizmq.workers.engines.hf import hub
 
 NAME = "Some-Org/Model-30B.v1"
 

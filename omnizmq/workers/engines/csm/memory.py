@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from omnizmq.workers.engines.hf.checkpoint import Checkpoint
 from omnizmq.workers.engines.hf.memory import (
     MIB,
     Shape,
@@ -18,7 +19,6 @@ from omnizmq.workers.engines.hf.memory import (
     weights_bytes,
     widest,
 )
-from omnizmq.workers.engines.qwen3_omni.checkpoint import Checkpoint
 from omnizmq.workers.memory import MemoryAsked, MemoryNeed
 
 PREFIXES = {

@@ -8,7 +8,7 @@ from transformers import AutoTokenizer
 
 from omnizmq.errors import InvalidRequestError, LaunchError
 from omnizmq.protocol import Prompt, TextPart
-from omnizmq.workers.engines.qwen3_omni.checkpoint import Checkpoint
+from omnizmq.workers.engines.hf.checkpoint import Checkpoint
 
 
 class Texts:

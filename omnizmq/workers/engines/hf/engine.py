@@ -1,6 +1,6 @@
 """Models of several stages, by the classes of `transformers`. Option `role` says which of them a stage is.
 
-`model` is a checkpoint's directory, or a hub's name for one that was downloaded (`qwen3_omni.hub`); its `config.json`
+`model` is a checkpoint's directory, or a hub's name for one that was downloaded (`hf.hub`); its `config.json`
 says by its `model_type` which of `MODELS` it is. Or "tiny-NAME:SEED": a random one of a few megabytes, made on the
 spot. Nothing but the stages' own modules imports torch.
 """
@@ -16,9 +16,9 @@ from typing import Any
 from omnizmq.errors import ConfigError, LaunchError, OmnizmqError
 from omnizmq.workers.engine import Engine, EngineContext
 from omnizmq.workers.engines import csm, qwen3_omni
+from omnizmq.workers.engines.hf.checkpoint import Checkpoint
 from omnizmq.workers.engines.hf.model import Model
 from omnizmq.workers.engines.hf.options import read_options
-from omnizmq.workers.engines.qwen3_omni.checkpoint import Checkpoint
 from omnizmq.workers.memory import MemoryAsked, MemoryNeed
 
 log = logging.getLogger(__name__)

@@ -1,7 +1,7 @@
 """What stages of any model by `transformers` need of memory, from headers and `config.json` alone: no torch.
 
 Weights: the stage's own tensors in the dtype in which they are computed. Slots: keys and values of all slots, as
-`qwen3_omni.slots` takes them at the start.
+`hf.slots` takes them at the start.
 
 Workspace: the largest step's intermediate results, by what the library's layers hold at once (transformers 5.24): a
 prompt of a whole slot, or a step of all slots. On top comes what the runtime keeps on a device.
@@ -19,7 +19,7 @@ from omnizmq.workers.engines.hf.options import CHUNK_FRAMES, SLOT_TOKENS, held_s
 from omnizmq.workers.memory import MemoryAsked, MemoryNeed
 
 if TYPE_CHECKING:
-    from omnizmq.workers.engines.qwen3_omni.checkpoint import Checkpoint
+    from omnizmq.workers.engines.hf.checkpoint import Checkpoint
 
 MIB = 1 << 20
 _DTYPE_BYTES = {"float32": 4, "bfloat16": 2, "float16": 2}

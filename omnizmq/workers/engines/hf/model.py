@@ -5,14 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from omnizmq.errors import ConfigError
 from omnizmq.workers.engine import Engine, EngineContext
+from omnizmq.workers.engines.hf.checkpoint import Checkpoint
 from omnizmq.workers.memory import MemoryAsked, MemoryNeed
-
-if TYPE_CHECKING:
-    from omnizmq.workers.engines.qwen3_omni.checkpoint import Checkpoint
 
 
 @dataclass(frozen=True, slots=True)

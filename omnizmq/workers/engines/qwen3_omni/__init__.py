@@ -13,9 +13,9 @@ from pathlib import Path
 from typing import Any
 
 from omnizmq.workers.engine import Engine, EngineContext
+from omnizmq.workers.engines.hf.checkpoint import Checkpoint
 from omnizmq.workers.engines.hf.model import Model, Role
 from omnizmq.workers.engines.qwen3_omni import memory
-from omnizmq.workers.engines.qwen3_omni.checkpoint import Checkpoint
 
 
 def _create(context: EngineContext, options: Mapping[str, Any], checkpoint: Checkpoint) -> Engine:

@@ -10,6 +10,7 @@ import math
 from collections.abc import Mapping
 from typing import Any
 
+from omnizmq.workers.engines.hf.checkpoint import Checkpoint
 from omnizmq.workers.engines.hf.memory import (
     MIB,
     Shape,
@@ -23,7 +24,6 @@ from omnizmq.workers.engines.hf.memory import (
     weights_bytes,
     widest,
 )
-from omnizmq.workers.engines.qwen3_omni.checkpoint import Checkpoint
 from omnizmq.workers.memory import MemoryAsked, MemoryNeed
 
 EMBEDDINGS = "thinker.model.embed_tokens.weight"

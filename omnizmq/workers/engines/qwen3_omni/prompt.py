@@ -10,8 +10,8 @@ from transformers import AutoTokenizer
 
 from omnizmq.errors import InvalidRequestError, LaunchError
 from omnizmq.protocol import AudioPart, ImagePart, Message, Prompt
-from omnizmq.workers.engines.qwen3_omni.byte_tokens import Vocabulary
-from omnizmq.workers.engines.qwen3_omni.checkpoint import Checkpoint
+from omnizmq.workers.engines.hf.byte_tokens import Vocabulary
+from omnizmq.workers.engines.hf.checkpoint import Checkpoint
 from omnizmq.workers.engines.qwen3_omni.hearing import TOKENS_PER_S, Features, Hearing
 
 

@@ -22,12 +22,11 @@ import torch
 from omnizmq.errors import ConfigError, InvalidRequestError
 from omnizmq.protocol import Param
 from omnizmq.workers.engine import Chunk, EngineContext, EngineRequest, FinishReason, StageOutput
+from omnizmq.workers.engines.hf.checkpoint import Checkpoint
+from omnizmq.workers.engines.hf.frames import codes_chunk
 from omnizmq.workers.engines.hf.options import CHUNK_FRAMES
-from omnizmq.workers.engines.pinned import ring_memory
-from omnizmq.workers.engines.qwen3_omni.checkpoint import Checkpoint
-from omnizmq.workers.engines.qwen3_omni.requests import Held, Requests, attempt, not_finite
-from omnizmq.workers.engines.qwen3_omni.rows import codes_chunk, read_tokens
-from omnizmq.workers.engines.qwen3_omni.sampling import (
+from omnizmq.workers.engines.hf.requests import Held, Requests, attempt, not_finite
+from omnizmq.workers.engines.hf.sampling import (
     SETTINGS,
     Sampler,
     Sampling,
@@ -36,8 +35,10 @@ from omnizmq.workers.engines.qwen3_omni.sampling import (
     generator,
     taken,
 )
+from omnizmq.workers.engines.hf.stage import Stage
+from omnizmq.workers.engines.pinned import ring_memory
+from omnizmq.workers.engines.qwen3_omni.rows import read_tokens
 from omnizmq.workers.engines.qwen3_omni.speech_text import Turns, Words
-from omnizmq.workers.engines.qwen3_omni.stage import Stage
 from omnizmq.workers.engines.qwen3_omni.talker_model import OPENING, Reply, TalkerModel
 from omnizmq.workers.engines.settings import Setting, read_params, whole
 from omnizmq.workers.engines.torch_errors import failure_of

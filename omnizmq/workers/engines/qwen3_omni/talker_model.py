@@ -15,11 +15,11 @@ from transformers import DynamicCache, Qwen3OmniMoeTalkerForConditionalGeneratio
 from transformers.conversion_mapping import get_checkpoint_conversion_mapping, register_checkpoint_conversion_mapping
 
 from omnizmq.errors import LaunchError, StageError
-from omnizmq.workers.engines.qwen3_omni.sampling import Sampler, choose, finite
-from omnizmq.workers.engines.qwen3_omni.slots import Slots
+from omnizmq.workers.engines.hf.sampling import Sampler, choose, finite
+from omnizmq.workers.engines.hf.slots import Slots
+from omnizmq.workers.engines.hf.stage import Stage
+from omnizmq.workers.engines.hf.weights import make_model
 from omnizmq.workers.engines.qwen3_omni.speech_text import Words
-from omnizmq.workers.engines.qwen3_omni.stage import Stage
-from omnizmq.workers.engines.qwen3_omni.weights import make_model
 
 SPECIAL_CODES = 1024
 """Ids at the end of the Talker's vocabulary that are no entries of the codebook."""

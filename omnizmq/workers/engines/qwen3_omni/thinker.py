@@ -20,13 +20,9 @@ from transformers import Qwen3OmniMoeThinkerForConditionalGeneration
 
 from omnizmq.errors import InvalidRequestError, LaunchError, StageError
 from omnizmq.workers.engine import Chunk, EngineContext, EngineRequest, FinishReason, StageOutput
-from omnizmq.workers.engines.pinned import ring_memory
-from omnizmq.workers.engines.qwen3_omni.checkpoint import Checkpoint
-from omnizmq.workers.engines.qwen3_omni.hearing import Features
-from omnizmq.workers.engines.qwen3_omni.prompt import Asked, Prompts
-from omnizmq.workers.engines.qwen3_omni.requests import Held, Requests, attempt, not_finite
-from omnizmq.workers.engines.qwen3_omni.rows import tokens_chunk
-from omnizmq.workers.engines.qwen3_omni.sampling import (
+from omnizmq.workers.engines.hf.checkpoint import Checkpoint
+from omnizmq.workers.engines.hf.requests import Held, Requests, attempt, not_finite
+from omnizmq.workers.engines.hf.sampling import (
     SETTINGS,
     Sampler,
     Sampling,
@@ -35,10 +31,14 @@ from omnizmq.workers.engines.qwen3_omni.sampling import (
     generator,
     taken,
 )
-from omnizmq.workers.engines.qwen3_omni.slots import Rows, Slots
-from omnizmq.workers.engines.qwen3_omni.stage import Stage
-from omnizmq.workers.engines.qwen3_omni.text import Text
-from omnizmq.workers.engines.qwen3_omni.weights import make_model
+from omnizmq.workers.engines.hf.slots import Rows, Slots
+from omnizmq.workers.engines.hf.stage import Stage
+from omnizmq.workers.engines.hf.text import Text
+from omnizmq.workers.engines.hf.weights import make_model
+from omnizmq.workers.engines.pinned import ring_memory
+from omnizmq.workers.engines.qwen3_omni.hearing import Features
+from omnizmq.workers.engines.qwen3_omni.prompt import Asked, Prompts
+from omnizmq.workers.engines.qwen3_omni.rows import tokens_chunk
 from omnizmq.workers.engines.settings import read_params, texts, whole
 
 PARAMS = {**SETTINGS, "max_tokens": whole(1, 1 << 20), "stop": texts(16)}

@@ -12,9 +12,9 @@ from transformers import AutoConfig
 
 from omnizmq.errors import ConfigError
 from omnizmq.workers.engine import EngineContext
+from omnizmq.workers.engines.hf.checkpoint import Checkpoint
 from omnizmq.workers.engines.hf.options import SLOT_TOKENS, held_slots
-from omnizmq.workers.engines.qwen3_omni.checkpoint import Checkpoint
-from omnizmq.workers.engines.qwen3_omni.weights import check_experts, mapped
+from omnizmq.workers.engines.hf.weights import check_experts, mapped
 
 
 class Stage:

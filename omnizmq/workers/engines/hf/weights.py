@@ -17,7 +17,7 @@ import torch
 from transformers import PreTrainedModel
 
 from omnizmq.errors import LaunchError
-from omnizmq.workers.engines.qwen3_omni.checkpoint import Entry
+from omnizmq.workers.engines.hf.checkpoint import Entry
 
 _DTYPES = {
     "F64": torch.float64, "F32": torch.float32, "F16": torch.float16, "BF16": torch.bfloat16,

@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any
 
 from omnizmq.errors import LaunchError
-from omnizmq.workers.engines.qwen3_omni import hub
+from omnizmq.workers.engines.hf import hub
 
 INDEX = "model.safetensors.index.json"
 SINGLE = "model.safetensors"
