@@ -15,7 +15,7 @@ pytest.importorskip("transformers", reason="not installed: the extra `transforme
 
 import torch
 from support.qwen3_omni import GREEDY, NAMES, Made, Reference, Stages, make
-from support.running import Asking, Running, collect, eventually, kill, launched, text_of
+from support.running import Asking, Running, collect, eventually, kill, launched, text_of, until
 from support.stress import visible
 
 from omnizmq import AsyncClient
@@ -165,7 +165,7 @@ class TestDeployment:
                 error = await Asking(client, SHORT, params=PARAMS).error()
                 assert isinstance(error, ReplicaLostError)
                 assert "its GPU cannot be used any more: CUDA error: device-side assert" in error.message
-                assert eventually(lambda: deployment.replica("talker/0")["state"] == "ready", timeout_s=90)
+                await until(lambda: deployment.replica("talker/0")["state"] == "ready", timeout_s=90)
                 assert text_of(await collect(client, SHORT, params=PARAMS))
 
         sets = ('stage.talker.engine="lost_gpu"', 'stage.talker.options.fails="advance"', 'router.redrive="never"')
