@@ -72,6 +72,7 @@ class TestReady:
                 "endpoint": f"ipc://{home}/run/omnizmq/mine/clients.sock",
                 "pid": process.pid,
                 "stages": ["thinker", "talker", "code2wav"],
+                "plugins": {},
                 "remote": None,
             }
             process.terminate()
