@@ -957,3 +957,18 @@ def test_t2_a_source_tells_when_it_gave_something_by_its_outputs_or_its_chunks()
     for made_ms, last_ms in ((9700, 50), (50, 9700)):
         gave = answer(made_ms=made_ms, outputs=4, edges=[sent("talker", 4, last_ms=last_ms)])
         assert "goes on: its last output was 300 ms ago" in verdict(MIDDLE, chain(thinker=thinker(gave))).text
+
+
+def test_t2_what_was_fed_last_over_any_edge_counts_as_all_that_a_stage_has_used_in_vain() -> None:
+    names = ("left", "right", "sink", "end")
+    plan: dict[str, Value] = {"stages": ",".join(names), "all_stages": ",".join(names), "final_stages": "end"}
+    facts = [*stories.asked(plan | {"edges": "left>sink,right>sink,sink>end"}), *stories.bound(2, *names)]
+    facts += [*stories.registered(3, *names), *(fact(40, "first_output", name) for name in names[:3])]
+    goes_on = answer(made_ms=9990, outputs=3)
+    inputs = [came("left", 4, last_ms=50), came("right", 4, last_ms=90)]
+    for made_ms, awaited in ((70, "sink"), (95, "left")):
+        sink = answer(made_ms=99, inputs=inputs, edges=[sent("end", 4, last_ms=made_ms)])
+        end = answer("WAITING_FOR_CHUNK", inputs=[came("sink", 4, last_ms=made_ms)])
+        stages = {"left": stage("left", goes_on), "right": stage("right", goes_on)}
+        stages |= {"sink": stage("sink", sink), "end": stage("end", end)}
+        assert verdict(facts, document(stages=stages)).stage == awaited
