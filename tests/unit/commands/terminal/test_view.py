@@ -280,3 +280,18 @@ def test_f2_what_followed_the_last_fact_of_an_attempt_that_was_given_up_is_not_k
     (first, second) = (row.split() for row in rows if row.startswith("thinker/0"))
     assert "?" in first[1]
     assert "?" not in second[1]
+
+
+@pytest.mark.parametrize(
+    ("facts", "running", "style"),
+    [
+        (stories.spoken(), False, "bold green"),
+        (stories.started(), True, "bold yellow"),
+        (stories.started(), False, "bold red"),
+        ([*stories.started(), stories.terminal(99, "error", error_code="stage_error")], False, "bold red"),
+    ],
+)
+def test_the_verdict_has_the_colour_of_how_it_stands(facts: list[Fact], running: bool, style: str) -> None:
+    shown = lines(summarize(facts, running=running), Timeline(facts), None)
+    assert shown[-1].style == style
+    assert any(line.text.startswith("whose move it is") for line in shown) is running
