@@ -922,6 +922,8 @@ def test_t2_the_consumer_that_has_not_registered_holds_back_who_is_not_submitted
     assert (found.cause, found.stage, found.owner) == ("registration", "right", "right/0")
     found = verdict(facts, document(stages=stages | {"right": stage("right", starved)}))
     assert (found.cause, found.stage, found.owner) == ("registration", "source", "router")
+    unsubmitted = stage("right", submitted=False, registered=False)
+    assert verdict(facts, document(stages=stages | {"right": unsubmitted})).stage == "source"
 
 
 def test_t2_a_stage_with_all_that_its_source_had_is_the_one_though_its_edge_has_not_ended() -> None:
@@ -929,3 +931,44 @@ def test_t2_a_stage_with_all_that_its_source_had_is_the_one_though_its_edge_has_
     used_up = talker(answer(made_ms=80, inputs=[came("thinker", 8)], edges=[sent("code2wav", 4)]))
     found = verdict(facts, chain(thinker=thinker(finished=True), talker=used_up))
     assert (found.cause, found.stage, found.owner) == ("engine", "talker", "talker/0")
+
+
+def test_b1_since_when_the_caller_has_to_read_and_how_much() -> None:
+    full = {**reader(16, full=True), "consumed": 6, "since_ns": 0}
+    found = verdict(MIDDLE, chain(thinker=thinker(answer("PAUSED", made_ms=70, caller=full))))
+    assert (found.cause, found.since_ns) == ("caller_reads", ns(70))
+    assert ": 10 outputs (160 bytes) are unread, its window has 16" in found.text
+
+
+def test_t2_of_two_inputs_the_one_that_brought_nothing_is_awaited() -> None:
+    names = ("left", "right", "sink")
+    plan: dict[str, Value] = {"stages": ",".join(names), "all_stages": ",".join(names), "final_stages": "sink"}
+    facts = [*stories.asked(plan | {"edges": "left>sink,right>sink"}), *stories.bound(2, *names)]
+    facts += [*stories.registered(3, *names), *(fact(40, "first_output", name) for name in ("left", "right"))]
+    goes_on, stands = answer(made_ms=9990, outputs=3), answer(made_ms=50, outputs=3)
+    for left, right, awaited in ((stands, goes_on, "right"), (goes_on, stands, "right")):
+        starved = answer("WAITING_FOR_INPUT", inputs=[came("left", 4), came("right", 0)])
+        stages = {"left": stage("left", left), "right": stage("right", right), "sink": stage("sink", starved)}
+        assert verdict(facts, document(stages=stages)).stage == awaited
+
+
+def test_t2_a_source_tells_when_it_gave_something_by_its_outputs_or_its_chunks() -> None:
+    """Whichever was later: it is fed by nobody."""
+    for made_ms, last_ms in ((9700, 50), (50, 9700)):
+        gave = answer(made_ms=made_ms, outputs=4, edges=[sent("talker", 4, last_ms=last_ms)])
+        assert "goes on: its last output was 300 ms ago" in verdict(MIDDLE, chain(thinker=thinker(gave))).text
+
+
+def test_t2_what_was_fed_last_over_any_edge_counts_as_all_that_a_stage_has_used_in_vain() -> None:
+    names = ("left", "right", "sink", "end")
+    plan: dict[str, Value] = {"stages": ",".join(names), "all_stages": ",".join(names), "final_stages": "end"}
+    facts = [*stories.asked(plan | {"edges": "left>sink,right>sink,sink>end"}), *stories.bound(2, *names)]
+    facts += [*stories.registered(3, *names), *(fact(40, "first_output", name) for name in names[:3])]
+    goes_on = answer(made_ms=9990, outputs=3)
+    inputs = [came("left", 4, last_ms=50), came("right", 4, last_ms=90)]
+    for made_ms, awaited in ((70, "sink"), (95, "left")):
+        sink = answer(made_ms=99, inputs=inputs, edges=[sent("end", 4, last_ms=made_ms)])
+        end = answer("WAITING_FOR_CHUNK", inputs=[came("sink", 4, last_ms=made_ms)])
+        stages = {"left": stage("left", goes_on), "right": stage("right", goes_on)}
+        stages |= {"sink": stage("sink", sink), "end": stage("end", end)}
+        assert verdict(facts, document(stages=stages)).stage == awaited

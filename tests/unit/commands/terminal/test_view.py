@@ -260,3 +260,38 @@ def test_of_several_attempts_the_last_ones_counts_alone_are_shown() -> None:
     assert [line for line in text.splitlines() if line.startswith("usage")] == ["usage of thinker: tokens 7"]
     ids = [line for line in text.splitlines() if line.startswith("engine id")]
     assert len(ids) == 6  # of every attempt: logs have them all
+
+
+def test_columns_go_one_after_the_other_as_a_terminal_is_narrower() -> None:
+    for title, order in (
+        ("stage", ["input", "submit", "first", "out", "end", "reason"]),
+        ("edge", ["first", "last", "bytes", "chunks"]),
+    ):
+        gone: list[str] = []
+        for width in range(100, 10, -1):
+            rows = [line.split() for line in at_width(stories.spoken(), width)]
+            heading = next(row for row in rows if row[:1] == [title])
+            gone += [name for name in order if name not in heading and name not in gone]
+        assert gone == order
+
+
+def test_f2_what_followed_the_last_fact_of_an_attempt_that_was_given_up_is_not_known() -> None:
+    rows = shown(stories.redriven()[:-1], running=True, now_ms=100.0).splitlines()
+    (first, second) = (row.split() for row in rows if row.startswith("thinker/0"))
+    assert "?" in first[1]
+    assert "?" not in second[1]
+
+
+@pytest.mark.parametrize(
+    ("facts", "running", "style"),
+    [
+        (stories.spoken(), False, "bold green"),
+        (stories.started(), True, "bold yellow"),
+        (stories.started(), False, "bold red"),
+        ([*stories.started(), stories.terminal(99, "error", error_code="stage_error")], False, "bold red"),
+    ],
+)
+def test_the_verdict_has_the_colour_of_how_it_stands(facts: list[Fact], running: bool, style: str) -> None:
+    shown = lines(summarize(facts, running=running), Timeline(facts), None)
+    assert shown[-1].style == style
+    assert any(line.text.startswith("whose move it is") for line in shown) is running
