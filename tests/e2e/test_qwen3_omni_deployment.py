@@ -17,7 +17,19 @@ pytest.importorskip("transformers", reason="not installed: the extra `transforme
 
 import torch
 from support.qwen3_omni import Made, Reference
-from support.running import Asking, Running, collect, eventually, kill, omnizmq, samples_of, shared, text_of, until
+from support.running import (
+    Asking,
+    Running,
+    collect,
+    eventually,
+    kill,
+    launched,
+    omnizmq,
+    samples_of,
+    shared,
+    text_of,
+    until,
+)
 
 from omnizmq import AsyncClient, RequestOutput
 from omnizmq.errors import InvalidRequestError
@@ -183,3 +195,50 @@ def test_a_model_that_cannot_be_used_is_said_at_the_start(home: Path, model: str
     done = omnizmq("chat", PROMPT, "--config", CONFIG, "--set", setting, "--json")
     assert done.returncode in (1, 2)
     assert line in json.loads(done.stdout)["error"]["message"]
+
+
+NARROW = (
+    "stage.talker.max_inflight=1",
+    "stage.talker.options.initial_chunk_frames=1",
+    "stage.talker.options.chunk_frames=1",
+    "edge.talker->code2wav.window_chunks=1",
+)
+
+
+def test_b1_who_waits_for_room_gives_its_slot_to_who_can_go_on(deployment: Running) -> None:
+    """Each has the one slot again and again, whenever another's edge is full, and says what it says alone."""
+    prompts = ("Hello!", "babebi", "ba " * 7)
+    params = {"thinker": {"temperature": 0.0, "max_tokens": 8}, "talker": {"temperature": 0.0, "max_tokens": 12}}
+
+    async def use(client: AsyncClient, alone: AsyncClient) -> None:
+        asked = [Asking(client, prompt, params=params) for prompt in prompts]
+        for asking, prompt in zip(asked, prompts, strict=True):
+            assert await asking.error() is None
+            expected = await collect(alone, prompt, params=params)
+            assert text_of(asking.outputs) == text_of(expected)
+            assert np.abs(sound_of(asking.outputs) - sound_of(expected)).max() < ROUNDING
+
+    async def main(narrow: Running) -> None:
+        async with AsyncClient.connect(narrow.name) as client, AsyncClient.connect(deployment.name) as alone:
+            await use(client, alone)
+
+    with launched(CONFIG, *NARROW, name="narrow") as narrow:
+        asyncio.run(main(narrow))
+        assert eventually(narrow.idle)
+
+
+def test_b1_who_waits_for_its_caller_gives_its_slot_to_another() -> None:
+    async def main(one: Running) -> None:
+        async with AsyncClient.connect(one.name) as client:
+            slow = client.generate(LATE, params={"thinker": {"max_tokens": 40}}, modalities=["text"])
+            read = [await anext(slow)]
+            await until(lambda: one.status()["paused"] == 1)
+            other = Asking(client, PROMPT, params={"thinker": {"max_tokens": 8}}, modalities=["text"])
+            assert await other.error() is None
+            read += [output async for output in slow]
+            again = await collect(client, LATE, params={"thinker": {"max_tokens": 40}}, modalities=["text"])
+            assert text_of(read) == text_of(again)
+
+    with launched(CONFIG, "stage.thinker.max_inflight=1", "router.output_window=8", name="one") as one:
+        asyncio.run(main(one))
+        assert eventually(one.idle)

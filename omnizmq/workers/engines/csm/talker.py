@@ -5,7 +5,7 @@ which must be the user's and of text alone; turns before it are not heard. A rep
 alone, or at `max_tokens`. A request fails alone (`attempt`).
 
 Options: `initial_chunk_frames` (4) of a reply's first chunk and `chunk_frames` (25) of the others, 0.08 s a frame;
-`slots` (the stage's `max_inflight`): requests held at once, further ones wait here; `slot_tokens` (4096, at most the
+`slots` (the stage's `max_inflight`): requests computed at once (`hf.requests`); `slot_tokens` (4096, at most the
 model's positions): text and frames of one request together; `dtype` (the checkpoint's); `threads` (1) on a CPU.
 Parameters: `speaker` (0: the voices of a conversation by number), `max_tokens` (1125 frames, 90 s), `temperature`
 (0.9), `top_k` (50), `top_p` (1.0), `seed` (42: the same text sounds the same). 0.9, 50 and 90 s are the defaults of its
@@ -66,6 +66,10 @@ class _Speech(Held):
     sent: int = 0
 
     @property
+    def length(self) -> int:
+        return len(self.text) + self.made - 1 if self.made else 0
+
+    @property
     def usage(self) -> dict[str, int | float]:
         return {"prompt_tokens": len(self.text), "completion_tokens": self.made, "frames": self.sent}
 
@@ -80,7 +84,7 @@ class Talker:
         self._device = stage.device
         self._initial_chunk_frames: int = stage.options.get("initial_chunk_frames", 4)
         self._chunk_frames: int = stage.options.get("chunk_frames", 25)
-        self._requests: Requests[_Speech] = Requests(model.slots, context.wake)
+        self._requests: Requests[_Speech] = Requests(model.slots)
 
     # --- Engine ----------------------------------------------------------------------------------------------------
 
@@ -112,15 +116,10 @@ class Talker:
         return [StageOutput(request_id, ended=True, finish_reason="abort", usage=speech.usage)]
 
     def has_work(self, request_id: str) -> bool:
-        speech = self._requests.get(request_id)
-        return speech is not None and speech.slot is not None
-
-    def busy_with(self, request_id: str) -> bool:
-        """It waits for a slot."""
         return self._requests.get(request_id) is not None
 
     def step(self, ready: Sequence[str]) -> list[StageOutput]:
-        speeches = [self._requests[request_id] for request_id in ready]
+        speeches = self._requests.seat(ready)
         new = [speech for speech in speeches if not speech.made][:1]
         running = sorted((speech for speech in speeches if speech.made), key=lambda speech: speech.own_slot)
         with torch.inference_mode():
@@ -144,7 +143,7 @@ class Talker:
         """Each one's last frame into its slot."""
         hidden = self._model.advance(
             [speech.own_slot for speech in speeches],
-            [len(speech.text) + speech.made - 1 for speech in speeches],
+            [speech.length for speech in speeches],
             [speech.frame for speech in speeches],
         )
         for speech, row in zip(speeches, hidden, strict=True):

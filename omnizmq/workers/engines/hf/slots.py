@@ -37,6 +37,15 @@ class Slots:
     def give_back(self, slot: int) -> None:
         self._free.append(slot)
 
+    def save(self, slot: int, tokens: int) -> list[torch.Tensor]:
+        """What the first `tokens` positions of a slot hold, as a copy on the host."""
+        return [held[slot, :, :tokens].to("cpu", copy=True) for held in (*self.keys, *self.values)]
+
+    def restore(self, slot: int, saved: Sequence[torch.Tensor]) -> None:
+        """What `save` gave, into the same positions of this slot."""
+        for held, kept in zip((*self.keys, *self.values), saved, strict=True):
+            held[slot, :, : kept.shape[1]].copy_(kept)
+
     def wipe(self, slot: int) -> None:
         """What it holds can harm nobody: values of no weight count, when they are no numbers."""
         for held in (*self.keys, *self.values):

@@ -80,6 +80,10 @@ class _Speech(Held):
     note: str | None = None
 
     @property
+    def length(self) -> int:
+        return 0 if self.reply is None else self.reply.length
+
+    @property
     def usage(self) -> dict[str, int | float]:
         return {"completion_tokens": self.codes, "frames": self.frames_sent}
 
@@ -96,7 +100,7 @@ class Talker:
         self._chunk_frames: int = stage.options.get("chunk_frames", CHUNK_FRAMES)
         self._speakers: dict[str, int] = dict(stage.config.talker_config.speaker_id)
         self._turns = Turns(stage.config.im_start_token_id, stage.config.user_token_id, stage.config.assistant_token_id)
-        self._requests: Requests[_Speech] = Requests(model.slots, context.wake)
+        self._requests: Requests[_Speech] = Requests(model.slots)
 
     # --- Engine ----------------------------------------------------------------------------------------------------
 
@@ -155,15 +159,10 @@ class Talker:
 
     def has_work(self, request_id: str) -> bool:
         speech = self._requests.get(request_id)
-        return speech is not None and speech.slot is not None and self._can_go_on(speech)
-
-    def busy_with(self, request_id: str) -> bool:
-        """It waits for a slot."""
-        speech = self._requests.get(request_id)
-        return speech is not None and speech.slot is None
+        return speech is not None and self._can_go_on(speech)
 
     def step(self, ready: Sequence[str]) -> list[StageOutput]:
-        speeches = [self._requests[request_id] for request_id in ready]
+        speeches = self._requests.seat(ready)
         with torch.inference_mode():
             self._compute(speeches)
         outputs = [self._output(speech) for speech in speeches]
@@ -226,9 +225,8 @@ class Talker:
     def _advance(self, speeches: Sequence[_Speech]) -> None:
         """To the next position of those whose next token is known."""
         replies = _replies(speeches)
-        self._model.advance(
-            replies, [self._next_token(speech, reply) for speech, reply in zip(speeches, replies, strict=True)]
-        )
+        tokens = [self._next_token(speech, reply) for speech, reply in zip(speeches, replies, strict=True)]
+        self._model.advance([speech.own_slot for speech in speeches], replies, tokens)
 
     def _next_token(self, speech: _Speech, reply: Reply) -> int:
         """The next spoken token, the end of the text after the last one, and then silence for ever."""

@@ -38,7 +38,6 @@ class Reply:
     embeddings, which goes into the next position. `steps`: positions after the prompt.
     """
 
-    slot: int
     length: int
     hidden: torch.Tensor
     code: int | None = None
@@ -90,7 +89,7 @@ class TalkerModel:
         """Compute what comes before the first frame: the user's turns and the opening of the assistant's."""
         inputs = torch.cat((self._user(words, rows), self._assistant(words, speaker)))[None]
         hidden = self._forward(inputs, [slot], [0])
-        return Reply(slot, inputs.shape[1], hidden)
+        return Reply(inputs.shape[1], hidden)
 
     def logits(self, replies: Sequence[Reply]) -> torch.Tensor:
         """Of the first group's next code, `[rows, codes]`."""
@@ -118,10 +117,10 @@ class TalkerModel:
             reply.code, reply.frame = None, frame[None]
         return [codes if good else None for *codes, good in frames]
 
-    def advance(self, replies: Sequence[Reply], tokens: Sequence[int]) -> None:
-        """The next position of each reply: its last frame, and the token that is spoken next."""
+    def advance(self, slots: Sequence[int], replies: Sequence[Reply], tokens: Sequence[int]) -> None:
+        """The next position of each reply, in its slot: its last frame, and the token that is spoken next."""
         inputs = torch.cat([reply.frame for reply in replies if reply.frame is not None]) + self._text(tokens)
-        hidden = self._forward(inputs[:, None], [reply.slot for reply in replies], [reply.length for reply in replies])
+        hidden = self._forward(inputs[:, None], slots, [reply.length for reply in replies])
         for reply, row in zip(replies, hidden, strict=True):
             reply.hidden, reply.frame = row[None], None
             reply.length += 1

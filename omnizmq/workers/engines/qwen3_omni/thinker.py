@@ -3,8 +3,8 @@
 A step computes the prompt of one new request, then one token of each that runs. Tokens go to the Talker as they are
 chosen, text to the caller. A request fails alone (`attempt`).
 
-Options: `slots` (the stage's `max_inflight`): requests held at once, further ones wait here; `slot_tokens` (4096):
-prompt and answer of one request together; `dtype` (the checkpoint's); `threads` (1) on a CPU.
+Options: `slots` (the stage's `max_inflight`): requests computed at once (`hf.requests`); `slot_tokens` (4096): prompt
+and answer of one request together; `dtype` (the checkpoint's); `threads` (1) on a CPU.
 Parameters: `max_tokens` (2048), `temperature` (0: greedy), `top_k`, `top_p`, `repetition_penalty`, `seed`, `stop`.
 """
 
@@ -141,6 +141,10 @@ class _Answer(Held):
     chunks: list[Chunk] = field(default_factory=list)  # of the prompt, until they are handed on
 
     @property
+    def length(self) -> int:
+        return len(self.prompt) + len(self.tokens) - 1 if self.tokens else 0
+
+    @property
     def usage(self) -> dict[str, int | float]:
         return {"prompt_tokens": len(self.prompt), "completion_tokens": len(self.tokens)}
 
@@ -156,7 +160,7 @@ class Thinker:
         self._prompts = prompts
         self._end = stage.config.im_end_token_id
         self._vocabulary: int = stage.config.thinker_config.text_config.vocab_size
-        self._requests: Requests[_Answer] = Requests(model.slots, context.wake)
+        self._requests: Requests[_Answer] = Requests(model.slots)
 
     # --- Engine ----------------------------------------------------------------------------------------------------
 
@@ -203,15 +207,10 @@ class Thinker:
         return [StageOutput(request_id, content or None, ended=True, finish_reason="abort", usage=answer.usage)]
 
     def has_work(self, request_id: str) -> bool:
-        answer = self._requests.get(request_id)
-        return answer is not None and answer.slot is not None
-
-    def busy_with(self, request_id: str) -> bool:
-        """It waits for a slot."""
         return self._requests.get(request_id) is not None
 
     def step(self, ready: Sequence[str]) -> list[StageOutput]:
-        answers = [self._requests[request_id] for request_id in ready]
+        answers = self._requests.seat(ready)
         new = [answer for answer in answers if not answer.tokens][:1]
         running = sorted((answer for answer in answers if answer.tokens), key=lambda answer: answer.own_slot)
         attempt(new, self._begin)
@@ -236,7 +235,7 @@ class Thinker:
     def _continue(self, answers: Sequence[_Answer]) -> None:
         logits = self._model.decode(
             [answer.own_slot for answer in answers],
-            [len(answer.prompt) + len(answer.tokens) - 1 for answer in answers],
+            [answer.length for answer in answers],
             [answer.tokens[-1] for answer in answers],
         )
         self._choose(answers, logits)
