@@ -211,7 +211,9 @@ class AsyncClient:
         checked = as_prompt(prompt)
         limit = self._welcomed().max_prompt_bytes
         if checked.size() > limit:
-            raise InvalidRequestError(f"the prompt has {checked.size()} bytes; this deployment takes at most {limit}")
+            raise InvalidRequestError(
+                f"the prompt has {checked.size()} bytes; this deployment takes at most {limit} (router.max_prompt_bytes)"
+            )
         if isinstance(modalities, str):
             raise InvalidRequestError(f"modalities is a list such as ['text'], not the string {modalities!r}")
         if output_kind not in ("delta", "final"):
