@@ -1,10 +1,10 @@
 """Engines, asked before anything is started: where each is found, which packages it lacks, what it says of its options
 and of the memory that its stage needs.
 
-An engine's packages are read from its module's source, without importing it: what it imports, and the names in its
-`PACKAGES`, where it has one. Only a module with a function `check_options(stage, options)`, which raises `ConfigError`,
-or `estimate_memory(asked)` (see `omnizmq.workers.memory`) is imported, to call them: by having one of them it promises
-that it is cheap to import.
+An engine's packages are read from its module's source, without importing it: what it imports, unless it may do without
+(`try: import …`, or for types alone), and the names in its `PACKAGES`, where it has one. Only a module with a function
+`check_options(stage, options)`, which raises `ConfigError`, or `estimate_memory(asked)` (see `omnizmq.workers.memory`)
+is imported, to call them: by having one of them it promises that it is cheap to import.
 """
 
 from __future__ import annotations
@@ -36,6 +36,11 @@ class Found:
     engines: list[dict[str, Any]] = field(default_factory=list)
     needs: dict[str, MemoryNeed] = field(default_factory=dict)  # of one replica of a stage, where its engine says it
     absent: dict[str, str] = field(default_factory=dict)  # stages whose model is not on this machine, and the line
+
+    def missing(self, stage: StageConfig) -> list[str]:
+        """Packages that the stage's engine needs and its interpreter does not have."""
+        asked = (stage.engine, stage.python)
+        return next(one["missing"] for one in self.engines if (one["engine"], one["python"]) == asked)
 
 
 def look(config: Config) -> Found:
@@ -149,7 +154,26 @@ def stated_in(module: str) -> tuple[set[str], set[str]]:
         return set(), set()
     tree = ast.parse(Path(spec.origin).read_bytes())
     hooks = _HOOKS & {node.name for node in tree.body if isinstance(node, ast.FunctionDef)}
-    return {name for node in ast.walk(tree) for name in _packages(node)}, hooks
+    return {name for node in _needed(tree) for name in _packages(node)}, hooks
+
+
+def _needed(node: ast.AST) -> Iterator[ast.AST]:
+    """All nodes, but what is tried, where a failing import is caught, and what is for types alone."""
+    import ast
+
+    yield node
+    for child in ast.iter_child_nodes(node):
+        tried = isinstance(node, ast.Try) and child in node.body and any(map(_catches_imports, node.handlers))
+        typed = isinstance(node, ast.If) and child in node.body and "TYPE_CHECKING" in ast.unparse(node.test)
+        if not tried and not typed:
+            yield from _needed(child)
+
+
+def _catches_imports(handler: ast.ExceptHandler) -> bool:
+    import ast
+
+    names = "" if handler.type is None else ast.unparse(handler.type)
+    return not names or any(name in names for name in ("ImportError", "ModuleNotFoundError", "Exception"))
 
 
 def _packages(node: ast.AST) -> Iterator[str]:

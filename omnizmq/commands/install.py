@@ -6,6 +6,7 @@ for 20 minutes and are not needed; this command installs that one without them.
 
 from __future__ import annotations
 
+import re
 import subprocess
 import sys
 from importlib.metadata import requires
@@ -31,6 +32,11 @@ def install(extra: str) -> None:
     click.echo(f"installed: {', '.join([*wanted, *alone])}")
 
 
+def names_of(extra: str) -> set[str]:
+    """The names of all packages that `install` brings for the extra, as their requirements write them."""
+    return {_name(requirement) for requirement in (*_requirements(extra), *WITHOUT_DEPENDENCIES.get(extra, ()))}
+
+
 def _requirements(extra: str) -> list[str]:
     """What the installed omnizmq declares for the extra."""
     marked = (requirement.partition(";") for requirement in requires("omnizmq") or ())
@@ -38,7 +44,7 @@ def _requirements(extra: str) -> list[str]:
 
 
 def _name(requirement: str) -> str:
-    return requirement.partition("=")[0].partition(">")[0].strip()
+    return re.split(r"[<>=!~;\[ ]", requirement, maxsplit=1)[0]
 
 
 def _pip(arguments: list[str]) -> None:

@@ -88,7 +88,7 @@ def _load(path: str, sets: tuple[str, ...]) -> Config:
 
     def judge(config: Config) -> None:
         memory.must_start_here(config)
-        plugins.look(config)
+        plugins.must_start_here(config)
 
     return config.load(path, sets, judge=judge)
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from omnizmq.commands import engines, machine
+from omnizmq.commands import engines, machine, packages
 from omnizmq.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -27,8 +27,14 @@ def look(config: Config) -> engines.Found:
 
 
 def must_start_here(config: Config) -> None:
-    """Raises `ConfigError` for whatever of this would keep `launch` from coming up: a model that is not here, too."""
-    for line in look(config).absent.values():
+    """Raises `ConfigError` for whatever of this would keep `launch` from coming up: also for packages of an engine, or
+    a model, that are not here."""
+    found = look(config)
+    for stage in config.stage:
+        if missing := found.missing(stage):
+            engine = f'stage.{stage.name}.engine: "{stage.engine}"'
+            raise ConfigError(packages.refusal(engine, missing, stage.python))
+    for line in found.absent.values():
         raise ConfigError(line)
 
 

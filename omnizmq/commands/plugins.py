@@ -16,6 +16,16 @@ def look(config: Config) -> list[dict[str, Any]]:
     return [_examined(name, options) for name, options in config.plugins.items()]
 
 
+def must_start_here(config: Config) -> None:
+    """The same for `launch`, which refuses a plugin that lacks packages, too."""
+    from omnizmq.commands import packages
+    from omnizmq.errors import ConfigError
+
+    for found in look(config):
+        if found["missing"]:
+            raise ConfigError(packages.refusal(f"plugins.{found['plugin']}: it", found["missing"]))
+
+
 def _examined(name: str, options: dict[str, Any]) -> dict[str, Any]:
     from importlib import import_module
     from importlib.util import find_spec

