@@ -69,6 +69,7 @@ Seconds = Annotated[float, Meta(gt=0, le=86_400)]
 RingMib = Annotated[int, Meta(ge=1, le=1 << 20)]
 SecondsOrNone = Annotated[float, Meta(ge=0, le=86_400)]
 ParamValue = Annotated[Param, Meta(description="a string, a number, true, false, or a flat list or table of these,")]
+Gib = Annotated[float, Meta(gt=0, le=1 << 20)]
 Days = Annotated[float, Meta(gt=0, le=36_500)]
 
 
@@ -264,6 +265,11 @@ class Config(Section, frozen=True, kw_only=True):
     stage: list[StageConfig]
     edge: list[EdgeConfig] = []
     router: RouterConfig = RouterConfig()
+
+    device_memory_gib: dict[Device, Gib] = {}
+    """What a device may be filled with, such as `"cuda:0" = 80` or `"cpu" = 16`: for a machine that the check of memory
+    cannot see, or where something else needs the rest. The lesser of this and what is found counts."""
+
     plugins: dict[str, dict[str, Any]] = {}
 
 

@@ -41,6 +41,10 @@ class ConfigError(OmnizmqError):
     http_status = 400
 
 
+class ModelNotFoundError(ConfigError):
+    """A model that is not on this machine: `omnizmq check` tells it, `launch` refuses it."""
+
+
 class NotFoundError(OmnizmqError):
     """No such deployment, request or trace."""
 

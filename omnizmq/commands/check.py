@@ -1,7 +1,8 @@
-"""`omnizmq check`: whether a configuration is valid, and what it means: graph, placement, engines, every value.
+"""`omnizmq check`: whether a configuration is valid, and what it means: graph, placement, memory, engines, every value.
 
-A bad value, an unknown engine or an interpreter that cannot be used is an error (exit code 2). A package that an engine
-needs and that is not installed here is told, and is none: the deployment may be for another machine.
+A bad value, an unknown engine, an interpreter that cannot be used, a damaged model or a placement that cannot fit is an
+error (exit code 2). A package that an engine needs or a model that is not here is told, and is none: the deployment may
+be for another machine.
 """
 
 from __future__ import annotations
@@ -14,7 +15,9 @@ from typing import TYPE_CHECKING, Any
 import click
 
 if TYPE_CHECKING:
-    from omnizmq.config import StageConfig
+    from omnizmq.commands.engines import Found
+    from omnizmq.config import Config
+    from omnizmq.pipeline import Pipeline
 
 
 @click.command()
@@ -30,15 +33,19 @@ def check(file: str, sets: tuple[str, ...], as_json: bool) -> None:
 def examine(file: str, sets: tuple[str, ...] = ()) -> dict[str, Any]:
     """The document that `--json` prints, or `ConfigError`."""
     from omnizmq import config as configuration
-    from omnizmq.commands import engines, plugins
+    from omnizmq.commands import memory, plugins
     from omnizmq.pipeline import Pipeline
 
-    found: list[dict[str, Any]] = []
+    seen: list[Found] = []
+
+    def judge(config: Config) -> None:
+        seen.append(memory.look(config))
+
     path = configuration.resolve(file)
-    config = configuration.load(file, sets, judge=lambda config: found.extend(engines.look(config)))
+    config = configuration.load(file, sets, judge=judge)
+    found = seen[-1]
     found_plugins = plugins.look(config)
     pipeline = Pipeline(config)
-    needed = pipeline.plan(None).names
     return {
         "valid": True,
         "file": str(path),
@@ -49,28 +56,31 @@ def examine(file: str, sets: tuple[str, ...] = ()) -> dict[str, Any]:
                 "name": stage.name,
                 "engine": stage.engine,
                 "final_output": stage.final_output,
-                "replicas": [{"id": f"{stage.name}/{n}", "devices": _devices(stage, n)} for n in range(stage.replicas)],
+                "replicas": [
+                    {"id": f"{stage.name}/{n}", "devices": list(stage.devices_of(n))} for n in range(stage.replicas)
+                ],
             }
             for stage in pipeline.stages
         ],
         "edges": [{"from": edge.source, "to": edge.target, "mode": edge.mode} for edge in config.edge],
-        "engines": found,
+        "memory": memory.document(config, found),
+        "engines": found.engines,
         "plugins": found_plugins,
-        "notes": [
-            f"stage {stage.name} never runs: no final stage depends on it"
-            for stage in pipeline.stages
-            if stage.name not in needed
-        ],
+        "notes": list(_notes(pipeline, found)),
         "values": configuration.effective(config),
     }
 
 
-def _devices(stage: StageConfig, replica: int) -> list[str]:
-    """The devices of one replica; none: the CPU."""
-    if not stage.devices:
-        return []
-    entry = stage.devices[replica]
-    return [entry] if isinstance(entry, str) else entry
+def _notes(pipeline: Pipeline, found: Found) -> Iterator[str]:
+    needed = pipeline.plan(None).names
+    for stage in pipeline.stages:
+        if stage.name not in needed:
+            yield f"stage {stage.name} never runs: no final stage depends on it"
+    for line in dict.fromkeys(found.absent.values()):
+        yield f"{line}; so its memory is not checked, and `launch` would refuse it on this machine"
+    for stage in pipeline.stages:
+        if stage.name in found.needs:
+            yield from found.needs[stage.name].notes
 
 
 # --- Text ------------------------------------------------------------------------------------------------------------
@@ -87,6 +97,7 @@ def _render(document: dict[str, Any]) -> str:
     width = max(len(replica["id"]) for replica, _ in replicas)
     for replica, engine in replicas:
         lines.append(f"  {replica['id']:<{width}}  {', '.join(replica['devices']) or 'cpu'}  {engine}")
+    lines += ["", "memory", *(f"  {line}" for line in _memory(document["memory"]))]
     lines += ["", "engines", *(f"  {_engine_line(engine)}" for engine in document["engines"])]
     if document["plugins"]:
         lines += [
@@ -97,6 +108,38 @@ def _render(document: dict[str, Any]) -> str:
     lines += ["", "values", *(f"  {line}" for line in _assignments(document["values"]))]
     lines += [f"note: {note}" for note in document["notes"]]
     return "\n".join(lines)
+
+
+def _memory(document: dict[str, Any]) -> Iterator[str]:
+    """What each replica needs where it computes, what each device is filled with, and what it has."""
+    from omnizmq.commands.memory import gib
+
+    columns = ("weights", "slots", "workspace", "sum")
+    rows = [
+        [one["id"], "+".join(one["devices"]), *(gib(one[f"{column}_bytes"]) for column in columns)]
+        for one in document["replicas"]
+        if one["sum_bytes"] is not None
+    ]
+    if rows:
+        yield from _aligned([["replica", "device", *columns], *rows])
+    unknown = [one["id"] for one in document["replicas"] if one["sum_bytes"] is None]
+    if unknown:
+        yield f"not known of {', '.join(unknown)}"
+    for one in document["devices"]:
+        has = "; what it has is not known" if one["has_bytes"] is None else f" of {gib(one['has_bytes'])}"
+        besides = ", with processes and rings" if one["device"] == "cpu" else ""
+        yield f"{one['device']}: {gib(one['need_bytes'])}{has}{besides}"
+
+
+def _aligned(rows: list[list[str]]) -> Iterator[str]:
+    """Words to the left, numbers to the right."""
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    for row in rows:
+        cells = [
+            cell.ljust(width) if n < 2 else cell.rjust(width)
+            for n, (cell, width) in enumerate(zip(row, widths, strict=True))
+        ]
+        yield "  ".join(cells)
 
 
 def _engine_line(engine: dict[str, Any]) -> str:

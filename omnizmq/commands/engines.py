@@ -1,20 +1,24 @@
-"""Engines, asked before anything is started: where each is found, which packages it lacks, what it says of its options.
+"""Engines, asked before anything is started: where each is found, which packages it lacks, what it says of its options
+and of the memory that its stage needs.
 
 An engine's packages are read from its module's source, without importing it: what it imports, and the names in its
-`PACKAGES`, where it has one. Only a module with a function `check_options(stage, options)` is imported, to call that:
-it raises `ConfigError`, and by having it the module promises that it is cheap to import.
+`PACKAGES`, where it has one. Only a module with a function `check_options(stage, options)`, which raises `ConfigError`,
+or `estimate_memory(asked)` (see `omnizmq.workers.memory`) is imported, to call them: by having one of them it promises
+that it is cheap to import.
 """
 
 from __future__ import annotations
 
 import json
 from collections.abc import Iterator
+from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     import ast
 
     from omnizmq.config import Config, StageConfig
+    from omnizmq.workers.memory import MemoryNeed
 
 _PROBE = """
 import json, sys
@@ -22,55 +26,112 @@ from omnizmq.commands.engines import probe
 print(json.dumps(probe(*json.loads(sys.argv[1]))))
 """
 _PROBE_TIMEOUT_S = 60
+_HOOKS = {"check_options", "estimate_memory"}
 
 
-def look(config: Config) -> list[dict[str, Any]]:
-    """Each engine once an interpreter: where it is found there, and which packages it lacks.
+@dataclass(frozen=True, slots=True)
+class Found:
+    """What all engines said. `engines`: each once an interpreter, where it is found and which packages it lacks."""
 
-    Raises `ConfigError` for an engine that is not installed, an interpreter of no use, or a wrong option.
+    engines: list[dict[str, Any]] = field(default_factory=list)
+    needs: dict[str, MemoryNeed] = field(default_factory=dict)  # of one replica of a stage, where its engine says it
+    absent: dict[str, str] = field(default_factory=dict)  # stages whose model is not on this machine, and the line
+
+
+def look(config: Config) -> Found:
+    """Ask them all.
+
+    Raises `ConfigError` for an engine that is not installed, an interpreter of no use, a wrong option, or a model that
+    is damaged or another engine's.
     """
     from omnizmq.errors import ConfigError
+    from omnizmq.workers.memory import MemoryNeed
 
-    found: dict[tuple[str, str | None], dict[str, Any]] = {}
+    found = Found()
+    engines: dict[tuple[str, str | None], dict[str, Any]] = {}
     for stage in config.stage:
-        if stage.python is None:
-            result = probe(stage.name, stage.engine, stage.options)
-        else:
-            result = _probe_elsewhere(stage, stage.python)
-        if "error" in result:
-            raise ConfigError(result["error"])
-        found[stage.engine, stage.python] = {"engine": stage.engine, "python": stage.python, **result}
-    return list(found.values())
+        asked = _asked(config, stage)
+        answer = probe(stage.engine, asked) if stage.python is None else _probe_elsewhere(stage, stage.python, asked)
+        if "error" in answer:
+            raise ConfigError(answer["error"])
+        if need := answer.pop("memory", None):
+            found.needs[stage.name] = MemoryNeed(**{**need, "notes": tuple(need["notes"])})
+        if line := answer.pop("absent", None):
+            found.absent[stage.name] = line
+        engines[stage.engine, stage.python] = {"engine": stage.engine, "python": stage.python, **answer}
+    found.engines.extend(engines.values())
+    return found
 
 
-def probe(stage: str, engine: str, options: dict[str, Any]) -> dict[str, Any]:
-    """What this interpreter knows of a stage's engine: `entry_point` and `missing` packages; or `error`, a line."""
-    from importlib import import_module
+def _asked(config: Config, stage: StageConfig) -> dict[str, Any]:
+    """The fields of a `MemoryAsked`, ready for JSON."""
+    options = {other.name: other.options for other in config.stage}
+    return {
+        "stage": stage.name,
+        "model": config.model,
+        "options": stage.options,
+        "on_cpu": not any(device != "cpu" for n in range(stage.replicas) for device in stage.devices_of(n)),
+        "max_inflight": stage.max_inflight,
+        "max_registered": stage.max_registered,
+        "sources": {edge.source: options[edge.source] for edge in config.edge if edge.target == stage.name},
+    }
+
+
+def probe(engine: str, asked: dict[str, Any]) -> dict[str, Any]:
+    """What this interpreter knows of a stage's engine: `entry_point` and `missing` packages, and where its module says
+    it `memory`, or `absent`, a line; or `error`, a line."""
     from importlib.metadata import entry_points
     from importlib.util import find_spec
 
-    from omnizmq.errors import ConfigError
+    from omnizmq.errors import OmnizmqError
     from omnizmq.tables import nearest
 
+    stage = asked["stage"]
     known = {entry.name: entry for entry in entry_points(group="omnizmq.engines")}
     entry = known.get(engine)
     if entry is None:
         return {"error": f'stage.{stage}.engine: "{engine}": not an installed engine: {nearest(engine, sorted(known))}'}
-    packages, checks = stated_in(entry.module)
+    packages, hooks = stated_in(entry.module)
     missing = sorted(name for name in packages if find_spec(name) is None)
-    if checks and not missing:
-        try:
-            import_module(entry.module).check_options(stage, options)
-        except ConfigError as error:
-            return {"error": error.message}
-        except Exception as error:  # noqa: BLE001 (anybody's code)
-            problem = f"its options cannot be checked: {type(error).__name__}: {error}"
-            return {"error": f'stage.{stage}.engine: "{engine}": {problem}'}
-    return {"entry_point": entry.value, "missing": missing}
+    try:
+        said = _call(entry.module, hooks, missing, asked)
+    except OmnizmqError as error:
+        return {"error": error.message}
+    except Exception as error:  # noqa: BLE001 (anybody's code)
+        problem = f"its options or memory cannot be checked: {type(error).__name__}: {error}"
+        return {"error": f'stage.{stage}.engine: "{engine}": {problem}'}
+    return {"entry_point": entry.value, "missing": missing, **said}
 
 
-def stated_in(module: str) -> tuple[set[str], bool]:
-    """The top-level packages that the module's source says it needs, and whether it can check options.
+def _call(module: str, hooks: set[str], missing: list[str], asked: dict[str, Any]) -> dict[str, Any]:
+    """What the module's own functions say: nothing where it has none, or needs a missing package to be imported."""
+    from importlib import import_module
+
+    from omnizmq.errors import ConfigError, LaunchError, ModelNotFoundError
+    from omnizmq.workers.memory import MemoryAsked
+
+    if not hooks:
+        return {}
+    try:
+        engine = import_module(module)
+    except ModuleNotFoundError as error:
+        if error.name is not None and error.name.partition(".")[0] in missing:
+            return {}
+        raise
+    if "check_options" in hooks:
+        engine.check_options(asked["stage"], asked["options"])
+    if "estimate_memory" not in hooks:
+        return {}
+    try:
+        return {"memory": asdict(engine.estimate_memory(MemoryAsked(**asked)))}
+    except ModelNotFoundError as error:
+        return {"absent": error.message}
+    except LaunchError as error:
+        raise ConfigError(f'model = "{asked["model"]}": {error.message}') from error
+
+
+def stated_in(module: str) -> tuple[set[str], set[str]]:
+    """The top-level packages that the module's source says it needs, and which of `_HOOKS` it has.
 
     Of a module that cannot be found: its own package.
     """
@@ -83,12 +144,12 @@ def stated_in(module: str) -> tuple[set[str], bool]:
     except ModuleNotFoundError:
         spec = None
     if spec is None or spec.origin is None:
-        return {module.partition(".")[0]}, False
+        return {module.partition(".")[0]}, set()
     if not spec.origin.endswith(".py"):
-        return set(), False
+        return set(), set()
     tree = ast.parse(Path(spec.origin).read_bytes())
-    checks = any(isinstance(node, ast.FunctionDef) and node.name == "check_options" for node in tree.body)
-    return {name for node in ast.walk(tree) for name in _packages(node)}, checks
+    hooks = _HOOKS & {node.name for node in tree.body if isinstance(node, ast.FunctionDef)}
+    return {name for node in ast.walk(tree) for name in _packages(node)}, hooks
 
 
 def _packages(node: ast.AST) -> Iterator[str]:
@@ -105,11 +166,11 @@ def _packages(node: ast.AST) -> Iterator[str]:
             pass
 
 
-def _probe_elsewhere(stage: StageConfig, python: str) -> dict[str, Any]:
+def _probe_elsewhere(stage: StageConfig, python: str, asked: dict[str, Any]) -> dict[str, Any]:
     """The same, asked of the stage's own interpreter."""
     import subprocess
 
-    question = json.dumps([stage.name, stage.engine, stage.options], default=str)
+    question = json.dumps([stage.engine, asked], default=str)
     command = [python, "-P", "-c", _PROBE, question]
     try:
         done = subprocess.run(command, capture_output=True, text=True, timeout=_PROBE_TIMEOUT_S, check=False)

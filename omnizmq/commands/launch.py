@@ -84,9 +84,13 @@ def _load(path: str, sets: tuple[str, ...]) -> Config:
     if sys.platform != "linux":
         raise LaunchError(f"a deployment runs on Linux, not on {sys.platform}; clients run anywhere")
     from omnizmq import config
-    from omnizmq.commands import engines, plugins
+    from omnizmq.commands import memory, plugins
 
-    return config.load(path, sets, judge=lambda config: (engines.look(config), plugins.look(config)))
+    def judge(config: Config) -> None:
+        memory.must_start_here(config)
+        plugins.look(config)
+
+    return config.load(path, sets, judge=judge)
 
 
 async def _serve(config: Config, name: str, say: Say, owned: bool, recording: tuple[Path, int] | None) -> int:

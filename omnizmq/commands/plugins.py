@@ -25,9 +25,9 @@ def _examined(name: str, options: dict[str, Any]) -> dict[str, Any]:
     from omnizmq.plugin import entry_of
 
     entry = entry_of(name)
-    packages, checks = stated_in(entry.module)
+    packages, hooks = stated_in(entry.module)
     missing = sorted(package for package in packages if find_spec(package) is None)
-    if checks and not missing:
+    if "check_options" in hooks and not missing:
         try:
             import_module(entry.module).check_options(options)
         except ConfigError:

@@ -111,9 +111,8 @@ def tracing(trace: dict[str, Any]) -> list[str]:
 
 def _replica(replica: dict[str, Any]) -> str:
     state = state_of(replica)
-    active = replica.get("active", replica["inflight"])
-    registered = replica.get("registered", replica["inflight"])
-    bound = f" ({registered} bound)" if registered != active else ""
+    active, bound_to_it = replica.get("active", replica["inflight"]), replica["inflight"]
+    bound = f" ({bound_to_it} bound)" if bound_to_it != active else ""
     restarts = f"{replica['restarts']} restart{'' if replica['restarts'] == 1 else 's'}"
     if state == "dead":
         return f"  {replica['id']:<16} {state:<10} {restarts} so far, the next one is due"

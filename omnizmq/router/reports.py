@@ -14,7 +14,7 @@ from omnizmq.router.request import Attempt, Request
 from omnizmq.router.state import RouterState
 from omnizmq.trace.events import REPORTED
 
-_TIMES = ("input_wait_s", "first_output_s", "stage_s")
+_TIMES = frozenset({"input_wait_s", "first_output_s", "stage_s"})
 """Of a stage's usage, what a trace has as facts already; the rest is what its engine counted."""
 
 Report = wire.StageFact | wire.StagePaused | wire.Output | wire.RelayContent | wire.StageFinished

@@ -16,8 +16,6 @@ from omnizmq.router.pools import AttemptKey, Binding, Pools, Replica
 from omnizmq.router.queue import Line
 from omnizmq.trace.context import stage_traceparent
 
-_ASKED = ("deadline_s", "priority", "traceparent")
-
 
 class Attempt:
     """One try at a request: its life, where it is bound, and which of its stages have input."""
@@ -152,12 +150,19 @@ class Request:
     # --- Facts -----------------------------------------------------------------------------------------------------
 
     def planned(self, pipeline: Pipeline) -> dict[str, wire.Value]:
-        return {
+        submit = self.submit
+        detail: dict[str, wire.Value] = {
             "all_stages": pipeline.described,
             **self.plan.described,
-            "modalities": ",".join(self.submit.modalities or ()),
-            **{name: value for name in _ASKED if (value := getattr(self.submit, name))},
+            "modalities": ",".join(submit.modalities or ()),
         }
+        if submit.deadline_s:
+            detail["deadline_s"] = submit.deadline_s
+        if submit.priority:
+            detail["priority"] = submit.priority
+        if submit.traceparent:
+            detail["traceparent"] = submit.traceparent
+        return detail
 
     def terminal_facts(self, command: life.SendTerminal) -> dict[str, wire.Value]:
         detail: dict[str, wire.Value] = {

@@ -114,5 +114,6 @@ class RouterState:
         """A fact of which a replica tells."""
         if self.limits.trace:
             external_id, number = request.submit.external_id, attempt.number
+            detail = detail or _NOTHING  # a frame's own empty one is not kept
             fact = Fact(request.id, external_id, number, at_ns, replica.id, event, replica.stage, detail)
             self.effects.append(fact)

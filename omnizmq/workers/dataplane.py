@@ -38,6 +38,7 @@ from omnizmq.shm.ledger import Slot
 from omnizmq.shm.memory import SharedMemoryError
 from omnizmq.shm.ring import RingError, RingReader, RingWriter, Segment
 from omnizmq.transport import Dealer, PeerGoneError, Router
+from omnizmq.workers.mappings import Mapped, Unmapping
 from omnizmq.workers.messages import SlotData
 from omnizmq.workers.ring import Peer
 
@@ -69,7 +70,8 @@ class _Producer:
 
 class DataPlane:
     """`received` gets what consumers send back, and what producers send that have said a good hello; `lost` a peer
-    whose connection has ended and who has not been dropped, and why. What cannot be sent raises `PeerGoneError`."""
+    whose connection has ended and who has not been dropped, and why; `mapping` that a producer's ring is mapped, or is
+    about to be given up. What cannot be sent raises `PeerGoneError`."""
 
     def __init__(
         self,
@@ -81,6 +83,7 @@ class DataPlane:
         nonce: str,
         received: Received,
         lost: Callable[[Peer, str], None],
+        mapping: Callable[[Mapped | Unmapping], None],
     ) -> None:
         self.bad_frames = 0
         self.ring: RingWriter | None = None
@@ -89,6 +92,7 @@ class DataPlane:
         self._hello = wire.Hello(wire.VERSION, nonce, "producer", replica=replica, incarnation=incarnation)
         self._received = received
         self._lost = lost
+        self._mapping = mapping
         self._packer = wire.Packer()
         self._socket = Router(context, endpoint, self._producer_sent, limit=None)
         self._producers: dict[bytes, _Producer] = {}
@@ -105,7 +109,7 @@ class DataPlane:
         for dealer in self._consumers.values():
             dealer.close()
         for producer in self._producers.values():
-            _close_reader(producer)
+            self._close_reader(producer)
         if self.ring is not None:
             self.ring.close()
 
@@ -254,6 +258,7 @@ class DataPlane:
         freed = partial(self._freed_somewhere, producer)
         try:
             producer.reader = RingReader(offer.ring, _of_wire(offer.segment), offer.quota, freed)
+            self._mapping(Mapped(producer.reader.memory))
         except SharedMemoryError as error:
             refused = str(error)
         self._answer(producer, wire.RingAnswer(refused))
@@ -292,10 +297,17 @@ class DataPlane:
 
     def _forget(self, producer: _Producer | None) -> None:
         if producer is not None:
-            _close_reader(producer)
+            self._close_reader(producer)
             self._by_peer.pop(producer.peer, None)
             self._producers.pop(producer.identity, None)
             self._socket.forget(producer.identity)
+
+    def _close_reader(self, producer: _Producer) -> None:
+        """Views that are alive stay valid."""
+        if producer.reader is not None:
+            self._mapping(Unmapping(producer.reader.memory))
+            producer.reader.close()
+            producer.reader = None
 
     # --- Both ------------------------------------------------------------------------------------------------------
 
@@ -316,13 +328,6 @@ class DataPlane:
             dealer.close(linger_ms=0)
         self._early.pop(peer, None)
         self._forget(self._by_peer.get(peer))
-
-
-def _close_reader(producer: _Producer) -> None:
-    """Views that are alive stay valid."""
-    if producer.reader is not None:
-        producer.reader.close()
-        producer.reader = None
 
 
 def _on_wire(segment: Segment) -> wire.Segment:

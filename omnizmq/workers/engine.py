@@ -139,6 +139,28 @@ class ThreadedEngine(Engine, Protocol):
         method alone is called from other threads too, to look: it must only read."""
 
 
+class RingMemory(Protocol):
+    """What an engine with a device of its own does with the memory of rings. Called in the engine thread.
+
+    Where it raises, the ring is used all the same: copies are slower.
+    """
+
+    def pin(self, memory: memoryview) -> None:
+        """Page-lock all of it. Writable: this worker's own ring, into which tensors copy themselves; read-only: a
+        producer's, in which chunks lie that are fed."""
+
+    def unpin(self, memory: memoryview) -> None:
+        """The same object again, whose ring is given up, or before the engine is closed. It is mapped until this
+        returns, and as long as a view of it lives."""
+
+
+class PinningEngine(Engine, Protocol):
+    """An engine that pins rings has one more attribute."""
+
+    ring_memory: RingMemory | None
+    """Read once, when the engine has loaded. None: nothing is to be pinned."""
+
+
 @dataclass(frozen=True, slots=True)
 class EngineContext:
     """What an engine is made from."""

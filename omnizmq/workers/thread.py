@@ -16,6 +16,7 @@ from queue import Empty, SimpleQueue
 
 from omnizmq.errors import LaunchError, OmnizmqError
 from omnizmq.workers.engine import Engine, EngineBrokenError
+from omnizmq.workers.mappings import Mapped, Mappings, Unmapping
 from omnizmq.workers.messages import EngineCommand, EngineEvent
 from omnizmq.workers.runner import EngineRunner
 
@@ -31,6 +32,9 @@ class _Wake:
 
 class _Stop:
     """Close the engine and end the thread."""
+
+
+_Command = EngineCommand | Mapped | Unmapping | _Wake | _Stop
 
 
 class EngineThread:
@@ -49,7 +53,7 @@ class EngineThread:
         self._loaded = loaded
         self._said = said
         self._broke = broke
-        self._queue: SimpleQueue[EngineCommand | _Wake | _Stop] = SimpleQueue()
+        self._queue: SimpleQueue[_Command] = SimpleQueue()
         self._woken = threading.Event()
         self._ahead = threading.Semaphore(AHEAD)
         self._runner: EngineRunner | None = None
@@ -69,7 +73,7 @@ class EngineThread:
     def start(self) -> None:
         self._thread.start()
 
-    def put(self, command: EngineCommand) -> None:
+    def put(self, command: EngineCommand | Mapped | Unmapping) -> None:
         self._queue.put(command)
 
     def wake(self) -> None:
@@ -99,34 +103,38 @@ class EngineThread:
             self._loaded(failure)
             return
         self._runner = EngineRunner(engine, time.monotonic_ns)
+        mappings = Mappings(engine)
         try:
             self._loaded(None)
-            self._run(self._runner)
+            self._run(self._runner, mappings)
         except EngineBrokenError as error:
             log.exception("the engine is broken")
             self._broke(error)
         finally:
-            self._close(engine)
+            self._close(engine, mappings)
 
-    def _close(self, engine: Engine) -> None:
+    def _close(self, engine: Engine, mappings: Mappings) -> None:
         try:
+            mappings.close()
             engine.close()
         except Exception:
             log.exception("the engine did not close")
 
-    def _run(self, runner: EngineRunner) -> None:
+    def _run(self, runner: EngineRunner, mappings: Mappings) -> None:
         idle: bool | None = True
         while idle is not None:
-            idle = self._turn(runner, wait=idle)
+            idle = self._turn(runner, mappings, wait=idle)
 
-    def _turn(self, runner: EngineRunner, *, wait: bool) -> bool | None:
+    def _turn(self, runner: EngineRunner, mappings: Mappings, *, wait: bool) -> bool | None:
         """Whether the engine has nothing to do now; None: stop. What a turn has held does not outlive it: while this
         thread sleeps, no chunk is kept from being released."""
         events: list[EngineEvent] = []
         for command in self._commands(wait=wait):
             if isinstance(command, _Stop):
                 return None
-            if not isinstance(command, _Wake):
+            if isinstance(command, Mapped | Unmapping):
+                mappings.obey(command)
+            elif not isinstance(command, _Wake):
                 events += runner.obey(command)
         made = runner.round()
         events += made or ()
@@ -135,7 +143,7 @@ class EngineThread:
             self._said(events)
         return made is None
 
-    def _commands(self, *, wait: bool) -> list[EngineCommand | _Wake | _Stop]:
+    def _commands(self, *, wait: bool) -> list[_Command]:
         """All that is queued; at least one where `wait`."""
         commands = [self._queue.get()] if wait else []
         with suppress(Empty):

@@ -26,6 +26,7 @@ from omnizmq.transport import Dealer, make_context
 from omnizmq.workers.core import Gate
 from omnizmq.workers.dataplane import DataPlane, FromPeer
 from omnizmq.workers.engine import Engine, EngineBrokenError, EngineContext
+from omnizmq.workers.mappings import Mapped
 from omnizmq.workers.messages import (
     DropPeer,
     EngineEvent,
@@ -82,6 +83,7 @@ class Worker:
             nonce=spec.nonce,
             received=self._peer_sent,
             lost=self._peer_lost,
+            mapping=lambda change: self._thread.put(change),
         )
         self._peers = Peers(self._plane, spec.stage, spec.replica, self._later)
         identity = f"{spec.replica}#{spec.incarnation}#{spec.nonce}".encode()
@@ -192,11 +194,12 @@ class Worker:
         if not nbytes:
             return
         try:
-            self._plane.ring = RingWriter(nbytes)
+            self._plane.ring = ring = RingWriter(nbytes)
         except SharedMemoryError as error:
             raise ConfigError(
                 f"the ring of stage {self._spec.stage} is the sum of its edges' ring_mib: {error}"
             ) from error
+        self._thread.put(Mapped(ring.memory))
 
     def _post(self, call: Callable[[], None]) -> None:
         """From the engine's threads to the loop; the loop may have ended."""

@@ -144,6 +144,7 @@ class Hostile:
             nonce=SECRET,
             received=received,
             lost=lambda peer, why: pytest.fail(f"{peer}: {why}"),
+            mapping=lambda change: None,  # noqa: ARG005
         )
         made.start()
         return made

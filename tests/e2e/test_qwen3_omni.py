@@ -203,6 +203,18 @@ class TestHearing:
             talker.feed("one", "thinker", tokens_chunk([audio]))
         talker.abort("one")
 
+    def test_what_is_no_token_of_the_talkers_is_told_from_one(self, engines: dict[str, Engine]) -> None:
+        """Of a thinker with another vocabulary; on a GPU, to look it up would end the process."""
+        talker = engines["talker"]
+        for chunks in ([[5, 9999]], [[5, 6], [-1]]):
+            talker.add(EngineRequest("one", None, {}))
+            *good, bad = (tokens_chunk(ids) for ids in chunks)
+            for chunk in good:
+                talker.feed("one", "thinker", chunk)
+            with pytest.raises(StageError, match=f"the thinker sent token id {chunks[-1][-1]}, which is none"):
+                talker.feed("one", "thinker", bad)
+            talker.abort("one")
+
 
 class TestBatching:
     PROMPTS = [SHORT, LONG, "What?", "ba " * 7, "One two three", "Zu ne ko", "?", "user assistant system"]

@@ -2,23 +2,28 @@
 
 from __future__ import annotations
 
+import io
 import json
 import resource
 import shutil
 from pathlib import Path
 
+import numpy as np
 import pytest
+import soundfile
 
 pytest.importorskip("torch", reason="not installed: the extra `transformers`")
 pytest.importorskip("transformers", reason="not installed: the extra `transformers`")
 
 import torch
 from safetensors.torch import load_file, save_file
-from support.qwen3_omni import NAMES, make
+from support.qwen3_omni import NAMES, Stages, context, make
 
 from omnizmq.errors import ConfigError, LaunchError
+from omnizmq.protocol import AudioPart, Message, Prompt, TextPart
+from omnizmq.workers.engines.hf import engine as hf
+from omnizmq.workers.engines.hf.checkpoint import INDEX
 from omnizmq.workers.engines.qwen3_omni import tiny
-from omnizmq.workers.engines.qwen3_omni.checkpoint import INDEX
 
 pytestmark = pytest.mark.transformers
 
@@ -131,6 +136,73 @@ def test_another_models_checkpoint_is_refused(checkpoint: Path) -> None:
     (checkpoint / "config.json").write_text(json.dumps({"model_type": "llama"}))
     with pytest.raises(ConfigError, match="its model_type is 'llama'"):
         make("thinker", checkpoint)
+
+
+def configured(checkpoint: Path, key: str, value: object) -> None:
+    """Set one value of `config.json`."""
+    document = table = json.loads((checkpoint / "config.json").read_bytes())
+    *steps, last = key.split(".")
+    for step in steps:
+        table = table[step]
+    table[last] = value
+    (checkpoint / "config.json").write_text(json.dumps(document))
+
+
+@pytest.mark.parametrize(
+    ("role", "key", "value", "line"),
+    [
+        ("thinker", "thinker_config", "x", "cannot be loaded as a thinker: .*thinker_config"),
+        ("thinker", "thinker_config.text_config.num_attention_heads", 0, "cannot be loaded as a thinker: ZeroDivision"),
+        ("thinker", "thinker_config.text_config.vocab_size", 7, "has tensors of another shape: lm_head.weight"),
+        ("thinker", "thinker_config.text_config.num_hidden_layers", 4, r"the checkpoint lacks .*layers\.3\."),
+        ("thinker", "talker_config.accept_hidden_layer", 99, "accept_hidden_layer is 99: there is no such layer"),
+        ("thinker", "dtype", "floaty", "cannot be loaded as a thinker: .*floaty"),
+        ("talker", "talker_config.speaker_id", {}, "it has no speakers"),
+        ("talker", "talker_config.speaker_id", {"bob": 9999}, "speaker bob is 9999: there are 1088 embeddings"),
+        ("talker", "talker_config.codec_eos_token_id", 9999, "codec_eos_token_id is 9999: there are 1088 embeddings"),
+        ("talker", "tts_pad_token_id", -1, "tts_pad_token_id is -1: there are"),
+        ("code2wav", "code2wav_config.upsample_rates", [2, 2], r"the checkpoint lacks decoder\.3"),
+    ],
+)
+def test_a_configuration_that_does_not_fit_is_said_in_one_line(
+    checkpoint: Path, role: str, key: str, value: object, line: str
+) -> None:
+    configured(checkpoint, key, value)
+    with pytest.raises((LaunchError, ConfigError), match=line) as refused:
+        make(role, checkpoint)
+    assert "\n" not in refused.value.message
+
+
+@pytest.mark.parametrize(
+    ("file", "content", "line"),
+    [
+        ("tokenizer.json", "{}", "cannot be loaded as a thinker: KeyError"),
+        ("tokenizer.json", '{"model": ', "the tokenizer of .* cannot be used"),
+        ("chat_template.json", '{"chat_template": "{% if %}"}', "cannot be loaded as a thinker: TemplateSyntaxError"),
+        ("chat_template.json", "{}", "has no chat_template"),
+        ("preprocessor_config.json", "[]", "cannot be loaded as a thinker: TypeError"),
+    ],
+)
+def test_a_file_that_cannot_be_used_is_said_in_one_line(checkpoint: Path, file: str, content: str, line: str) -> None:
+    (checkpoint / file).write_text(content)
+    with pytest.raises(LaunchError, match=line) as refused:
+        make("thinker", checkpoint)
+    assert "\n" not in refused.value.message
+
+
+def test_a_thinker_without_a_talker_needs_nothing_of_one(checkpoint: Path) -> None:
+    """As with a checkpoint that has no voice. Sounds are heard all the same."""
+    document = json.loads((checkpoint / "config.json").read_bytes())
+    del document["talker_config"], document["code2wav_config"]
+    (checkpoint / "config.json").write_text(json.dumps({**document, "enable_audio_output": False}))
+    engine = hf.create(context("thinker", str(checkpoint), Path("/nowhere"), {}, names=["thinker"]))
+    file = io.BytesIO()
+    soundfile.write(file, np.zeros(16_000, np.float32), 16_000, format="WAV")
+    stages = Stages({"thinker": engine})
+    prompt = Prompt(None, [Message("user", [TextPart("What?"), AudioPart(file.getvalue())])], None)
+    stages.add("one", prompt, thinker={"max_tokens": 3})
+    stages.run()
+    assert stages.made["one"].usage["thinker"]["completion_tokens"] == 3
 
 
 def test_a_tokenizer_that_cannot_be_read_is_named(checkpoint: Path) -> None:

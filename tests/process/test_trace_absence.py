@@ -12,7 +12,7 @@ from support.drill import STAGES, heard, sounds, stopped, words
 from support.drill_caller import caller
 from support.running import Asking, Running, kill
 from support.trace_drill import CALM, Case, Found, ask, drilled, ended, over, steps, still_unregistered, struck
-from support.trace_engine import lossy_engines
+from support.trace_engine import trace_engines
 from support.trace_watch import Expected, Watch
 
 from omnizmq import AsyncClient
@@ -45,7 +45,7 @@ def test_t2_a_complete_request_whose_audio_was_lost(home: Path, mode: str) -> No
             found |= await ended(watch, id_, right)
         return found
 
-    with lossy_engines(home):
+    with trace_engines(home):
         engines = [f"stage.{stage}.engine=lossy" for stage in STAGES]
         drilled((*CALM, *engines, f"edge.thinker->talker.mode={mode}"), drill)
 

@@ -162,7 +162,7 @@ def test_f6_who_follows_it_is_told() -> None:
             with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
                 assert process.stdout is not None
                 line = await asyncio.to_thread(lambda: next(line for line in process.stdout if "now: " in line))
-                assert line.startswith("now: talker/0 has made nothing more for ")
+                assert line.startswith("now: talker/0 ")
                 kill(deployment.pid)
                 out, err = await asyncio.to_thread(process.communicate, timeout=30)
             assert (process.returncode, err) == (0, "")

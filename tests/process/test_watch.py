@@ -51,13 +51,14 @@ def test_json_is_a_line_an_interval_with_rates_and_the_oldest_requests_and_their
                 quiet = Asking(client, "one two three", request_id="quiet")
                 await quiet.has(3)
                 rates = []
-                while not (document := json.loads(await asyncio.to_thread(next_line, process)))["slowest"]:
+                one = None
+                while one is None or one["external_id"] != "quiet":  # a line may tell of a look before
+                    document = json.loads(await asyncio.to_thread(next_line, process))
                     rates.append(document["rates"]["outputs_per_s"])
-                (one,) = document["slowest"]
-                assert one["external_id"] == "quiet"
+                    one = next(iter(document["slowest"]), None)
                 assert (one["attempt"], one["phase"]) == (1, "running")
                 assert "talker/0" in one["verdict"]
-                assert max([*rates, document["rates"]["outputs_per_s"]]) > 0
+                assert max(rate for rate in rates if rate is not None) > 0
                 assert await client.abort("quiet") == 1
                 assert await quiet.error() is None
             process.send_signal(signal.SIGINT)

@@ -5,7 +5,7 @@ engine: in the `step`, or when a chunk is copied, `inline` or into the `ring`, a
 deployment.
 
 `lost_gpu` is the `transformers` engine; the method of its model that the option `fails` names raises what torch raises
-when a GPU is lost, at its second call, once in a deployment.
+when a GPU is lost, at its second call, once in a deployment; on a GPU it loses it indeed.
 """
 
 from __future__ import annotations
@@ -89,6 +89,8 @@ def lost_gpu(context: EngineContext) -> Engine:
 
     def method(*given: Any) -> Any:
         if next(calls, 0) == 2 and first_time(context.private_dir / "broke"):
+            if context.device:
+                torch.zeros(1, device="cuda")[torch.tensor([9], device="cuda")].tolist()
             raise torch.AcceleratorError("CUDA error: an illegal memory access was encountered\nand advice")
         return sound(*given)
 

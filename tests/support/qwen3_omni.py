@@ -29,13 +29,18 @@ NAMES = ("thinker", "talker", "code2wav")
 
 
 def context(
-    role: str, model: str, private_dir: Path, options: dict[str, Any], names: Sequence[str] = NAMES
+    role: str,
+    model: str,
+    private_dir: Path,
+    options: dict[str, Any],
+    names: Sequence[str] = NAMES,
+    device: tuple[str, ...] = (),
 ) -> EngineContext:
     at = names.index(role)
     return EngineContext(
         stage=role,
         model=model,
-        device=(),
+        device=device,
         options={"role": role, **options},
         sources=tuple(names[max(at - 1, 0) : at]),
         targets=tuple(names[at + 1 : at + 2]),
@@ -47,8 +52,14 @@ def context(
     )
 
 
-def make(role: str, model: Path | str, private_dir: Path = Path("/nowhere"), **options: Any) -> Engine:
-    return hf.create(context(role, str(model), private_dir, options))
+def make(
+    role: str,
+    model: Path | str,
+    private_dir: Path = Path("/nowhere"),
+    device: tuple[str, ...] = (),
+    **options: Any,
+) -> Engine:
+    return hf.create(context(role, str(model), private_dir, options, device=device))
 
 
 @dataclass
@@ -161,9 +172,10 @@ def received(chunk: Chunk) -> Chunk:
 class Reference:
     """The library's model in one process."""
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, dtype: torch.dtype = torch.float32, device: str = "cpu") -> None:
+        self.device = device
         self.tokenizer = AutoTokenizer.from_pretrained(path)
-        self.model = Qwen3OmniMoeForConditionalGeneration.from_pretrained(path, dtype=torch.float32).eval()
+        self.model = Qwen3OmniMoeForConditionalGeneration.from_pretrained(path, dtype=dtype).to(device).eval()
         self.extractor = WhisperFeatureExtractor.from_pretrained(path)
         self._template = json.loads((path / "chat_template.json").read_text())["chat_template"]
 
@@ -202,7 +214,7 @@ class Reference:
                 # Of the repetition penalty, which is meant for generated codes alone.
                 warnings.filterwarnings("ignore", message="Passing `repetition_penalty` with `inputs_embeds`")
                 sequences, _ = self.model.generate(
-                    input_ids=torch.tensor([ids]),
+                    input_ids=torch.tensor([ids], device=self.device),
                     speaker=speaker,
                     thinker_eos_token_id=self.model.config.im_end_token_id,
                     thinker_max_new_tokens=thinker_tokens,
@@ -215,5 +227,7 @@ class Reference:
             del network.chunked_decode
         (codes,) = decoded
         with torch.inference_mode():
-            wave = network(codes)[0, 0].numpy()
-        return Made(tokens=sequences[0, len(ids) :].tolist(), chunks=[codes[0].numpy().astype(np.int16)], waves=[wave])
+            wave = network(codes)[0, 0].float().cpu().numpy()
+        return Made(
+            tokens=sequences[0, len(ids) :].tolist(), chunks=[codes[0].cpu().numpy().astype(np.int16)], waves=[wave]
+        )

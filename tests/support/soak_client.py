@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import ctypes
+import gc
 import sys
 import time
 from contextlib import aclosing, suppress
@@ -144,9 +145,11 @@ class Process:
 
 
 async def _trim(over: asyncio.Event) -> None:
-    """What was compared is given back to the system, so that memory which is measured is memory that is held."""
+    """What was compared is given back to the system, so that memory which is measured is memory that is held: errors
+    and their tracebacks make cycles, whose collection would else be minutes apart."""
     trim = getattr(ctypes.CDLL(None), "malloc_trim", None)
     while trim is not None and not over.is_set():
+        gc.collect()
         trim(0)
         with suppress(TimeoutError):
             await asyncio.wait_for(over.wait(), TRIM_S)

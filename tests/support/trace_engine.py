@@ -1,12 +1,14 @@
-"""The synthetic engine with losses: a stage that leaves something out, and ends well all the same.
+"""Two engines made of the synthetic one.
 
-What is lost is said by the request's external id: `STAGE-no-chunks` has that stage give its consumers nothing that it
-makes, `STAGE-no-content` its caller, and `STAGE-no-output` makes nothing of all its input.
+`lossy` leaves something out, and ends well all the same. What is lost is said by the request's external id:
+`STAGE-no-chunks` has that stage give its consumers nothing that it makes, `STAGE-no-content` its caller, and
+`STAGE-no-output` makes nothing of all its input. `slow` takes `STEP_S` for each step, and a chunk at a time.
 """
 
 from __future__ import annotations
 
 import os
+import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -33,17 +35,31 @@ class Lossy(SyntheticEngine):
         return super()._output(request_id, request, content, {} if self._loses(request, "chunks") else chunks)
 
 
+STEP_S = 0.2
+ENTRY_POINTS = "[omnizmq.engines]\nlossy = support.trace_engine:create\nslow = support.trace_engine:create_slow\n"
+
+
+class Slow(SyntheticEngine):
+    def step(self, ready: Sequence[str]) -> list[StageOutput]:
+        time.sleep(STEP_S)
+        return super().step(ready)
+
+
 def create(context: EngineContext) -> Lossy:
     return Lossy(context, check_options(context.stage, context.options))
 
 
+def create_slow(context: EngineContext) -> Slow:
+    return Slow(context, check_options(context.stage, context.options))
+
+
 @contextmanager
-def lossy_engines(folder: Path) -> Iterator[None]:
-    """Workers that are started in here find the engine `lossy`."""
+def trace_engines(folder: Path) -> Iterator[None]:
+    """Workers that are started in here find the engines `lossy` and `slow`."""
     about = folder / "lossy-0.dist-info"
     about.mkdir()
     (about / "METADATA").write_text("Metadata-Version: 2.1\nName: lossy\nVersion: 0\n")
-    (about / "entry_points.txt").write_text("[omnizmq.engines]\nlossy = support.trace_engine:create\n")
+    (about / "entry_points.txt").write_text(ENTRY_POINTS)
     paths = [str(folder), str(TESTS), *filter(None, [os.environ.get("PYTHONPATH")])]
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("PYTHONPATH", os.pathsep.join(paths))

@@ -216,7 +216,7 @@ class TestRefusals:
         ("text", "expected"),
         [
             ('nmae = "x"', "nmae: unknown key: did you mean 'name'?"),
-            ("zzz = 1", "zzz: unknown key: known are name, model, stage, edge, router, plugins"),
+            ("zzz = 1", "zzz: unknown key: known are name, model, stage, edge, router, device_memory_gib, plugins"),
             (one("[router]\nmax_queue = 3"), "router.max_queue: unknown key: did you mean 'max_queued'?"),
             (one("", "replica = 2"), "stage.a.replica: unknown key: did you mean 'replicas'?"),
             (one("[[edge]]\nform = 'a'\nto = 'b'"), "edge.1 of 1.form: unknown key: did you mean 'from'?"),

@@ -31,7 +31,7 @@ from omnizmq import AsyncClient
 
 REQUEST_AIM_US = 50.0
 MESSAGE_AIM = 1.1
-SETTLE_S = 0.6
+SETTLE_S = 1.0
 """Longer than facts are gathered before they are written."""
 
 SETS = ("stage.thinker.options={chunks = 100000, chunk_bytes = 64}", "stage.talker.options={chunk_bytes = 64}")

@@ -12,10 +12,20 @@ from typing import Any
 from omnizmq.errors import ConfigError
 from omnizmq.workers.engine import Engine, EngineContext
 from omnizmq.workers.engines.settings import choice, package_folder
+from omnizmq.workers.memory import WORKER_BYTES, MemoryAsked, MemoryNeed
 
 ROLE = choice("talker", "code2wav")
 PACKAGES = ("hibari", "onnxruntime")
 """Found by name at run time; `omnizmq check` reads it here."""
+
+_LEXICON_BYTES = 110 << 20
+"""Of words and their sounds, and the networks' runtime. Measured."""
+
+_VOICE_BYTES = 40 << 20
+"""What runs of the networks take. Measured."""
+
+_WAVE_BYTES = 16 << 20
+"""What the sound of sixteen requests takes. Measured."""
 
 
 def check_options(stage: str, options: Mapping[str, Any]) -> str:
@@ -26,10 +36,22 @@ def check_options(stage: str, options: Mapping[str, Any]) -> str:
     return str(role)
 
 
+def estimate_memory(asked: MemoryAsked) -> MemoryNeed:
+    """Raises `ModelNotFoundError` without the package. For `omnizmq check`, before anything loads."""
+    if check_options(asked.stage, asked.options) == "code2wav":
+        return MemoryNeed(workspace=_WAVE_BYTES, process=WORKER_BYTES)
+    networks = (package_folder("hibari", asked.stage) / "assets").glob("*.onnx")
+    return MemoryNeed(
+        weights=sum(file.stat().st_size for file in networks),
+        workspace=_VOICE_BYTES,
+        process=WORKER_BYTES + _LEXICON_BYTES,
+    )
+
+
 def create(context: EngineContext) -> Engine:
     """Load and warm one half. Raises `ConfigError` for a missing package, a wrong option, edge or final output."""
     role = check_options(context.stage, context.options)
-    package_folder("hibari", context)
+    package_folder("hibari", context.stage)
     if len(context.sources) != 1:
         raise ConfigError(f"stage.{context.stage}: hibari needs exactly one edge that leads to it")
     # Each half imports what it needs alone: the network's runtime is large.

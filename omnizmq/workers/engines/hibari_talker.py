@@ -45,7 +45,7 @@ PARAMS = {"speed": number(0.5, 2.0), "seed": whole(0, (1 << 32) - 1)}
 def create_talker(context: EngineContext) -> Talker:
     """Raises `ConfigError`."""
     options = read_options(context, OPTIONS)
-    package_folder("onnxruntime", context)
+    package_folder("onnxruntime", context.stage)
     if context.final_output is not None:
         raise ConfigError(f"stage.{context.stage}.final_output: a hibari talker makes frames, no final output")
     context.progress("loading the hibari voice")

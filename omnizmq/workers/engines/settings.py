@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from omnizmq.errors import ConfigError, InvalidRequestError, OmnizmqError
+from omnizmq.errors import ConfigError, InvalidRequestError, ModelNotFoundError, OmnizmqError
 from omnizmq.workers.engine import EngineContext
 
 
@@ -102,12 +102,12 @@ def _shown(value: object) -> str:
     return text if len(text) <= 60 else text[:60] + "…"
 
 
-def package_folder(package: str, context: EngineContext) -> Path:
-    """Where an installed package lies; it is found, not imported. Raises `ConfigError` when it is not installed."""
+def package_folder(package: str, stage: str) -> Path:
+    """Where an installed package lies; it is found, not imported. Raises `ModelNotFoundError` when it is not there."""
     spec = importlib.util.find_spec(package)
     if spec is None or not spec.submodule_search_locations:
-        raise ConfigError(
-            f"stage.{context.stage}.engine needs the package {package!r}, which is not installed: "
+        raise ModelNotFoundError(
+            f"stage.{stage}.engine needs the package {package!r}, which is not installed: "
             "run `omnizmq install embedded`"
         )
     return Path(next(iter(spec.submodule_search_locations)))

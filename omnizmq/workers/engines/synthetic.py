@@ -40,6 +40,7 @@ from omnizmq.workers.engines.synthetic_pattern import (
     tone,
     words_of,
 )
+from omnizmq.workers.memory import WORKER_BYTES, MemoryAsked, MemoryNeed
 
 _PARAMS = ("max_tokens", "seed")
 
@@ -117,6 +118,11 @@ def create(context: EngineContext) -> SyntheticEngine:
 def check_options(stage: str, options: Mapping[str, Any]) -> Options:
     """The options of this stage, or `ConfigError`."""
     return read(Options, dict(options), f"stage.{stage}.options")
+
+
+def estimate_memory(asked: MemoryAsked) -> MemoryNeed:  # noqa: ARG001 (it needs nothing)
+    """For `omnizmq check`."""
+    return MemoryNeed(process=WORKER_BYTES)
 
 
 # --- The engine ------------------------------------------------------------------------------------------------------

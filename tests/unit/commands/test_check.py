@@ -239,7 +239,7 @@ def installed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str,
 def test_an_engine_whose_own_check_fails_is_one_line(run: Run, installed: Callable[[str, str], None]) -> None:
     installed("someones_defect", "def check_options(stage, options):\n    raise KeyError('size')\n")
     setting = "stage.talker.engine=someones"
-    said = "its options cannot be checked: KeyError: 'size'"
+    said = "its options or memory cannot be checked: KeyError: 'size'"
     line = f'omnizmq check: --set {setting}: stage.talker.engine: "someones": {said}\n'
     assert run("synthetic", "--set", setting) == (2, "", line)
 

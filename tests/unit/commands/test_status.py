@@ -71,9 +71,8 @@ def test_b1_requests_that_wait_for_their_callers_are_shown() -> None:
         ({"heartbeat_age_s": 5.23, "silent": True}, "ready      SILENT for 5.2 s, 2/64 in flight"),
         ({"heartbeat_age_s": 5.23, "silent": False}, "ready      2/64 in flight"),
         ({"state": "dead", "restarts": 2}, "dead       2 restarts so far, the next one is due"),
-        ({"active": 2, "registered": 9}, "ready      2/64 in flight (9 bound), idle"),
-        ({"active": 2, "registered": 2}, "ready      2/64 in flight, idle"),
-        ({"inflight": 9, "active": 2, "registered": 9}, "ready      2/64 in flight (9 bound), idle"),
+        ({"active": 2, "inflight": 9}, "ready      2/64 in flight (9 bound), idle"),
+        ({"active": 2, "inflight": 2}, "ready      2/64 in flight, idle"),
     ],
 )
 def test_what_a_replica_does(replica: dict[str, Any], shown: str) -> None:

@@ -72,3 +72,32 @@ def test_what_others_did_since_does_not_say_that_a_stage_went_on() -> None:
     others = [*STARTED, parked, fact(95, "output_ended", "thinker")]
     assert list(scene(others).nodes["talker"].parked) == ["code2wav"]
     assert not scene([*others, fact(96, "paused", "talker")]).nodes["talker"].parked
+
+
+def test_a_replica_is_silent_whoever_tells_which_it_is() -> None:
+    facts = [*stories.asked(), *stories.bound(2)]
+    for one, live in ((facts, stage("talker", replica=None)), ([], stage("talker")), (facts, stage("talker"))):
+        assert scene(one, document(stages={"talker": live}, silent=["talker/0"])).nodes["talker"].silent
+        assert not scene(one, document(stages={"talker": live}, silent=["thinker/0"])).nodes["talker"].silent
+
+
+def test_an_edge_over_which_nothing_went_was_used_at_no_time() -> None:
+    nothing = fact(91, "edge", "thinker", {"to": "talker", "chunks": 0, "last_ns": 0})
+    assert scene([*STARTED, nothing]).nodes["thinker"].sent_ns == 0
+
+
+@pytest.mark.parametrize(
+    ("parked_ms", "last_ms", "still"),
+    [
+        (8000, 9000, True),  # it went on in the end, and was parked for most of the time before
+        (3000, 9000, False),
+        (7500, 500, True),  # nothing was sent since, and it was parked all that time
+        (3000, 500, False),
+    ],
+)
+def test_an_edge_is_parked_at_the_end_as_its_count_tells(parked_ms: int, last_ms: float, still: bool) -> None:
+    parked = fact(85, "parked", "thinker", {"to": "talker", "why": "credit"})
+    count = stories.edge(8010, "thinker", "talker", 20, 41, last_ms)
+    count.detail["parked_ns"] = parked_ms * 10**6
+    over = Scene(Timeline([*STARTED, parked, count]), until_ns=ns(8000))
+    assert bool(over.nodes["thinker"].parked) is still

@@ -389,7 +389,11 @@ def test_t2_a_request_that_was_lost_with_its_router_is_nobodys_fault_in_the_pipe
     )
     assert judge(Timeline(spoken()), running=False, router="lost").complete
     gap = Fact(stories.REQUEST, "demo", 1, ns(90), "trace", "dropped", detail={"rows": 2, "why": "x"})
-    assert judge(Timeline([*until(8), gap]), running=False, router="lost").cause == "unknown"
+    unknown = judge(Timeline([*until(8), gap]), running=False, router="lost")
+    assert (unknown.cause, unknown.complete) == ("unknown", False)
+    assert unknown.text.startswith("unknown: the trace lost 2 rows meanwhile, perhaps its end")
+    uncounted = structs.replace(gap, detail={})
+    assert verdict([*until(8), uncounted]).text.endswith(" (the trace lost 1 row meanwhile)")
     assert judge(Timeline([]), running=False, router="lost").cause == "router_lost"
 
 
@@ -470,6 +474,12 @@ def test_t2_who_is_slow_to_confirm_the_end(talker_ms: float, stage: str) -> None
     asked = [*until(80), fact(5000, "abort_asked", detail=ABORT)]
     ends = [cut(5001, "thinker"), cut(talker_ms, "talker"), terminal(5500, "abort")]
     assert verdict([*asked, *ends]).stage == stage
+
+
+def test_t2_of_two_that_are_slow_to_confirm_where_another_is_not_the_first_is_named() -> None:
+    asked = [*until(80), fact(5000, "abort_asked", detail=ABORT)]
+    ends = [cut(5001, "thinker"), cut(5600, "talker"), cut(5601, "code2wav"), terminal(5700, "abort")]
+    assert verdict([*asked, *ends]).stage == "talker"
 
 
 def test_t2_where_all_that_were_left_are_slow_to_confirm_it_tells_nothing() -> None:

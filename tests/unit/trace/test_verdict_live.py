@@ -898,6 +898,9 @@ def test_t2_an_ended_request_that_a_stage_still_has_says_so() -> None:
     pending = [one for one in stories.spoken() if (one.event, one.stage) != ("finished", "talker")]
     found = verdict(pending, document("ended", stages={"talker": talker(answer("ABORTING"))}))
     assert found.text.endswith("; talker/0 has still to confirm the end")
+    never = [one for one in pending if (one.event, one.stage) != ("finished", "code2wav")]
+    stages = {"talker": talker(answer("ABORTING")), "code2wav": code2wav(submitted=False)}
+    assert verdict(never, document("ended", stages=stages)).text == found.text  # it has nothing to confirm
 
 
 @pytest.mark.parametrize("name", ["{}", "{0}", "{since}", "%s", "%(x)d", "a,b", "\\1"])
@@ -906,3 +909,23 @@ def test_t2_a_name_may_hold_anything(name: str) -> None:
     live = document("waiting", queue={"why": "full", "lacks": name, "replicas": name, "since_ns": ns(2)})
     assert f"all places of {name} are taken ({name})" in verdict(facts, live).text
     assert name in verdict([*facts[:2], fact(3, "submitted", name)], document(stages={name: stage(name)})).text
+
+
+def test_t2_the_consumer_that_has_not_registered_holds_back_who_is_not_submitted() -> None:
+    """And not one that has; where all have, it is the router's move."""
+    names = ("source", "left", "right")
+    plan: dict[str, Value] = {"stages": ",".join(names), "all_stages": ",".join(names), "final_stages": "left,right"}
+    facts = [*stories.asked(plan | {"edges": "source>left,source>right"}), *stories.bound(2, *names)]
+    starved = answer("WAITING_FOR_CHUNK", inputs=[came("source", 0)])
+    stages = {"source": stage("source", submitted=False, registered=False), "left": stage("left", starved)}
+    found = verdict(facts, document(stages=stages | {"right": stage("right", registered=False)}))
+    assert (found.cause, found.stage, found.owner) == ("registration", "right", "right/0")
+    found = verdict(facts, document(stages=stages | {"right": stage("right", starved)}))
+    assert (found.cause, found.stage, found.owner) == ("registration", "source", "router")
+
+
+def test_t2_a_stage_with_all_that_its_source_had_is_the_one_though_its_edge_has_not_ended() -> None:
+    facts = [*MIDDLE, stories.finished(91, "thinker")]
+    used_up = talker(answer(made_ms=80, inputs=[came("thinker", 8)], edges=[sent("code2wav", 4)]))
+    found = verdict(facts, chain(thinker=thinker(finished=True), talker=used_up))
+    assert (found.cause, found.stage, found.owner) == ("engine", "talker", "talker/0")

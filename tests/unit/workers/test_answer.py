@@ -82,6 +82,7 @@ class TestAnswer:
     def test_t1_what_is_not_here_is_gone(self, rid: str, attempt: int) -> None:
         answer = ask(talker(), rid, attempt)
         assert (answer.state, answer.inputs, answer.edges, answer.caller) == ("GONE", [], [], None)
+        assert (answer.since_ns, answer.made_ns, answer.outputs) == (0, 0, 0)
 
     def test_t1_the_edge_in_counts_what_came_and_what_the_engine_took(self) -> None:
         play = talker()

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from omnizmq.errors import ConfigError, LaunchError
-from omnizmq.workers.engines.qwen3_omni.checkpoint import INDEX, SINGLE, Checkpoint, Entry
+from omnizmq.workers.engines.hf.checkpoint import INDEX, SINGLE, Checkpoint, Entry
 
 KIND = "qwen3_omni_moe"
 

@@ -28,6 +28,7 @@ from omnizmq.workers import dataplane
 from omnizmq.workers.chunks import pack_arrays, unpack_chunk
 from omnizmq.workers.dataplane import DataPlane, Peer, SlotData
 from omnizmq.workers.engine import Chunk
+from omnizmq.workers.mappings import Mapped, Unmapping
 
 NONCE = "secret"
 RID = "demo-0123456789abcdef"
@@ -45,6 +46,7 @@ class Net:
     planes: list[DataPlane] = field(default_factory=list)
     raw: list[zmq.Socket[bytes]] = field(default_factory=list)
     lost: list[tuple[str, Peer, str]] = field(default_factory=list)
+    mappings: list[Mapped | Unmapping] = field(default_factory=list)
 
     def endpoint(self, replica: str, incarnation: int = 1) -> str:
         return f"ipc://{self.root}/{replica.replace('/', '-')}-{incarnation}"
@@ -65,6 +67,7 @@ class Net:
             nonce=nonce,
             received=received,
             lost=lambda peer, why: self.lost.append((replica, peer, why)),
+            mapping=self.mappings.append,
         )
         made.start()
         self.planes.append(made)
@@ -87,6 +90,7 @@ class Net:
     def close(self) -> None:
         for plane in self.planes:
             plane.close()
+        self.mappings.clear()  # each keeps its memory
         for socket in self.raw:
             socket.close(0)
         self.context.term()
@@ -745,6 +749,23 @@ class TestRings:
                 thinker.write(Slot(1, 64, 10), fill)
 
         run(root, play)
+
+    def test_w3_a_mapping_is_told_of_and_again_before_it_goes(self, root: Path) -> None:
+        async def play(net: Net, ring: Ring) -> None:
+            (mapped,) = net.mappings
+            assert isinstance(mapped, Mapped)
+            assert (mapped.memory.nbytes, mapped.memory.readonly) == (RING, True)
+            ring.talker.drop(("thinker/0", 1))
+            _, unmapping = net.mappings
+            assert isinstance(unmapping, Unmapping)
+            assert unmapping.memory is mapped.memory
+            slot, _ = ring.write(7)
+            assert slot.offset is not None
+            assert unmapping.memory[slot.offset] == 7, "it is still there"
+            ring.talker.drop(("thinker/0", 1))
+            assert len(net.mappings) == 2
+
+        rings_test(root, play)
 
     def test_f2_views_outlive_their_dropped_producer_and_nobody_hears_of_them(self, root: Path) -> None:
         async def play(_: Net, ring: Ring) -> None:

@@ -67,6 +67,7 @@ class Pair:
             nonce="secret",
             received=received,
             lost=lambda peer, why: pytest.fail(f"{peer}: {why}"),
+            mapping=lambda change: None,  # noqa: ARG005
         )
         plane.start()
         return plane

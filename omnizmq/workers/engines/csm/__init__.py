@@ -3,7 +3,7 @@
 The Talker is the model's backbone, which chooses the first code of each frame, with its depth decoder, which chooses
 the others. The Code2Wav is the decoder of its codec, Mimi. What each does follows the library's whole-model `generate`
 (https://github.com/huggingface/transformers, `models/csm`), and tests compare them: greedy, in float32, the codes are
-the same. The chunks between them are those of Qwen3-Omni's Talker (`qwen3_omni.rows`).
+the same. The chunks between them are codec frames (`hf.frames`).
 """
 
 from __future__ import annotations
@@ -13,8 +13,9 @@ from pathlib import Path
 from typing import Any
 
 from omnizmq.workers.engine import Engine, EngineContext
+from omnizmq.workers.engines.csm import memory
+from omnizmq.workers.engines.hf.checkpoint import Checkpoint
 from omnizmq.workers.engines.hf.model import Model, Role
-from omnizmq.workers.engines.qwen3_omni.checkpoint import Checkpoint
 
 
 def _create(context: EngineContext, options: Mapping[str, Any], checkpoint: Checkpoint) -> Engine:
@@ -40,4 +41,6 @@ MODEL = Model(
     roles={"talker": Role(fed=False), "code2wav": Role(fed=True, makes="audio")},
     create=_create,
     make_tiny=_make_tiny,
+    estimate=memory.estimate,
+    estimate_tiny=memory.of_tiny,
 )

@@ -1,5 +1,5 @@
 """CSM's Code2Wav: Mimi's decoder, fed frame by frame, in float32. What a stage of this kind does is in
-`qwen3_omni.code2wav`.
+`hf.code2wav`.
 
 Options: `threads` (1) on a CPU. No parameters; `seed` is accepted, so that one seed can be given to all stages.
 """
@@ -17,10 +17,10 @@ from transformers import DynamicCache, MimiModel
 from transformers.models.mimi.modeling_mimi import MimiConv1d, MimiConvTranspose1d
 
 from omnizmq.workers.engine import EngineContext
-from omnizmq.workers.engines.qwen3_omni.checkpoint import Checkpoint
-from omnizmq.workers.engines.qwen3_omni.code2wav import Code2Wav
-from omnizmq.workers.engines.qwen3_omni.stage import Stage
-from omnizmq.workers.engines.qwen3_omni.weights import make_model
+from omnizmq.workers.engines.hf.checkpoint import Checkpoint
+from omnizmq.workers.engines.hf.code2wav import Code2Wav
+from omnizmq.workers.engines.hf.stage import Stage
+from omnizmq.workers.engines.hf.weights import make_model
 
 _TENSORS = ("quantizer.", "upsample.", "decoder_transformer.", "decoder.")
 

@@ -24,11 +24,11 @@ from omnizmq.errors import InvalidRequestError, StageError
 from omnizmq.workers.engine import Chunk, EngineContext, EngineRequest, FinishReason, StageOutput
 from omnizmq.workers.engines.csm.talker_model import TalkerModel
 from omnizmq.workers.engines.csm.text import Texts
-from omnizmq.workers.engines.qwen3_omni.checkpoint import Checkpoint
-from omnizmq.workers.engines.qwen3_omni.requests import Held, Requests, attempt, not_finite
-from omnizmq.workers.engines.qwen3_omni.rows import codes_chunk
-from omnizmq.workers.engines.qwen3_omni.sampling import SETTINGS, Sampler, Sampling, generator
-from omnizmq.workers.engines.qwen3_omni.stage import Stage
+from omnizmq.workers.engines.hf.checkpoint import Checkpoint
+from omnizmq.workers.engines.hf.frames import codes_chunk
+from omnizmq.workers.engines.hf.requests import Held, Requests, attempt, not_finite
+from omnizmq.workers.engines.hf.sampling import SETTINGS, Sampler, Sampling, generator
+from omnizmq.workers.engines.hf.stage import Stage
 from omnizmq.workers.engines.settings import read_params, whole
 
 PARAMS = {

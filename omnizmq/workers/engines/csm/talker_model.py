@@ -11,10 +11,10 @@ from typing import Any
 import torch
 from transformers import CsmForConditionalGeneration, DynamicCache
 
-from omnizmq.workers.engines.qwen3_omni.sampling import Sampler, choose, finite
-from omnizmq.workers.engines.qwen3_omni.slots import Slots
-from omnizmq.workers.engines.qwen3_omni.stage import Stage
-from omnizmq.workers.engines.qwen3_omni.weights import make_model
+from omnizmq.workers.engines.hf.sampling import Sampler, choose, finite
+from omnizmq.workers.engines.hf.slots import Slots
+from omnizmq.workers.engines.hf.stage import Stage
+from omnizmq.workers.engines.hf.weights import make_model
 
 _TENSORS = ("backbone_model.", "depth_decoder.", "embed_text_tokens.", "lm_head.")
 

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from transformers import AutoTokenizer
 
 from omnizmq.errors import InvalidRequestError, LaunchError
 from omnizmq.protocol import Prompt, TextPart
-from omnizmq.workers.engines.qwen3_omni.checkpoint import Checkpoint
+from omnizmq.workers.engines.hf.checkpoint import Checkpoint
 
 
 class Texts:
@@ -27,15 +29,17 @@ class Texts:
         if prompt is None:
             raise InvalidRequestError("this talker needs a prompt: it has no input edges")
         if prompt.token_ids is not None:
-            wrong = next((n for n in prompt.token_ids if not 0 <= n < self._tokens), None)
-            if wrong is not None:
-                raise InvalidRequestError(f"token id {wrong} is none of this model's {self._tokens}")
-            return list(prompt.token_ids)
+            return self._checked(prompt.token_ids)
         # In its conversations a role is a speaker's number.
         turn = {"role": str(speaker), "content": [{"type": "text", "text": _said(prompt)}]}
         text = self._tokenizer.apply_chat_template([turn], tokenize=False)
-        ids: list[int] = self._tokenizer(text, add_special_tokens=False).input_ids
-        return ids
+        return self._checked(self._tokenizer(text, add_special_tokens=False).input_ids)
+
+    def _checked(self, ids: Sequence[int]) -> list[int]:
+        wrong = next((n for n in ids if not 0 <= n < self._tokens), None)
+        if wrong is not None:
+            raise InvalidRequestError(f"token id {wrong} is none of this model's {self._tokens}")
+        return list(ids)
 
 
 def _said(prompt: Prompt) -> str:

@@ -14,7 +14,7 @@ from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers
 from transformers import CsmConfig, CsmForConditionalGeneration, PreTrainedTokenizerFast
 
 from omnizmq.workers.engines.hf import on_the_spot
-from omnizmq.workers.engines.qwen3_omni.byte_tokens import BYTE_CHARACTERS
+from omnizmq.workers.engines.hf.byte_tokens import BYTE_CHARACTERS
 
 BEGIN, END, AUDIO, AUDIO_END = "<|begin_of_text|>", "<|end_of_text|>", "<|AUDIO|>", "<|audio_eos|>"
 SPECIAL = (BEGIN, END, AUDIO, AUDIO_END)

@@ -5,13 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from omnizmq.errors import ConfigError
 from omnizmq.workers.engine import Engine, EngineContext
-
-if TYPE_CHECKING:
-    from omnizmq.workers.engines.qwen3_omni.checkpoint import Checkpoint
+from omnizmq.workers.engines.hf.checkpoint import Checkpoint
+from omnizmq.workers.memory import MemoryAsked, MemoryNeed
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,13 +32,19 @@ class Model:
     roles: Mapping[str, Role]
     create: Callable[[EngineContext, Mapping[str, Any], Checkpoint], Engine]
     make_tiny: Callable[[Path, int], Path]
+    estimate: Callable[[MemoryAsked, str, Checkpoint], MemoryNeed]  # of a role, from headers and `config.json`
+    estimate_tiny: Callable[[MemoryAsked, str], MemoryNeed]
+
+    def role(self, stage: str, name: str) -> Role:
+        """Raises `ConfigError` for one that the model does not have."""
+        role = self.roles.get(name)
+        if role is None:
+            raise ConfigError(f'stage.{stage}.options.role = "{name}": {self.title} has {" and ".join(self.roles)}')
+        return role
 
     def check_place(self, context: EngineContext, name: str) -> None:
         """Raises `ConfigError` for a role that the model does not have, or that does not fit into the pipeline so."""
-        role = self.roles.get(name)
-        if role is None:
-            roles = " and ".join(self.roles)
-            raise ConfigError(f'stage.{context.stage}.options.role = "{name}": {self.title} has {roles}')
+        role = self.role(context.stage, name)
         if context.final_output not in (None, role.makes):
             made = f'"{role.makes}"' if role.makes else "no final output"
             raise ConfigError(

@@ -7,7 +7,7 @@ import tempfile
 from collections.abc import Callable
 from pathlib import Path
 
-from omnizmq.workers.engines.qwen3_omni.locked import locked
+from omnizmq.workers.engines.hf.locked import locked
 
 
 def ensure(folder: Path, name: str, seed: int, build: Callable[[Path, int], None]) -> Path:

@@ -13,8 +13,9 @@ from pathlib import Path
 from typing import Any
 
 from omnizmq.workers.engine import Engine, EngineContext
+from omnizmq.workers.engines.hf.checkpoint import Checkpoint
 from omnizmq.workers.engines.hf.model import Model, Role
-from omnizmq.workers.engines.qwen3_omni.checkpoint import Checkpoint
+from omnizmq.workers.engines.qwen3_omni import memory
 
 
 def _create(context: EngineContext, options: Mapping[str, Any], checkpoint: Checkpoint) -> Engine:
@@ -48,4 +49,6 @@ MODEL = Model(
     },
     create=_create,
     make_tiny=_make_tiny,
+    estimate=memory.estimate,
+    estimate_tiny=memory.of_tiny,
 )

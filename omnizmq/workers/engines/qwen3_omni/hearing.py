@@ -10,8 +10,8 @@ import torch
 from transformers import WhisperFeatureExtractor
 
 from omnizmq.errors import LaunchError
+from omnizmq.workers.engines.hf.checkpoint import Checkpoint
 from omnizmq.workers.engines.qwen3_omni import sound
-from omnizmq.workers.engines.qwen3_omni.checkpoint import Checkpoint
 
 TOKENS_PER_S = 13
 

@@ -10,8 +10,8 @@ from transformers import AutoTokenizer
 
 from omnizmq.errors import InvalidRequestError, LaunchError
 from omnizmq.protocol import AudioPart, ImagePart, Message, Prompt
-from omnizmq.workers.engines.qwen3_omni.byte_tokens import Vocabulary
-from omnizmq.workers.engines.qwen3_omni.checkpoint import Checkpoint
+from omnizmq.workers.engines.hf.byte_tokens import Vocabulary
+from omnizmq.workers.engines.hf.checkpoint import Checkpoint
 from omnizmq.workers.engines.qwen3_omni.hearing import TOKENS_PER_S, Features, Hearing
 
 
@@ -39,6 +39,7 @@ class Prompts:
         self._longest_s = most / TOKENS_PER_S
         self._hearing = Hearing(checkpoint, config.audio_config)
         self.vocabulary = Vocabulary(self._tokenizer)
+        self._ids(Prompt("Hello.", None, None))  # a template that does not work is found now
 
     def read(self, prompt: Prompt | None) -> Asked:
         """Raises `InvalidRequestError`."""
@@ -69,8 +70,7 @@ class Prompts:
         text = self._tokenizer.apply_chat_template(
             turns, chat_template=self._template, add_generation_prompt=True, tokenize=False
         )
-        ids: list[int] = self._tokenizer(text, add_special_tokens=False).input_ids
-        return ids
+        return self._checked(self._tokenizer(text, add_special_tokens=False).input_ids)
 
     def _checked(self, ids: Sequence[int]) -> list[int]:
         wrong = next((n for n in ids if not 0 <= n < self._tokens), None)

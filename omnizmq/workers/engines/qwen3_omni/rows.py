@@ -7,9 +7,7 @@ Thinker -> Talker. The first chunk is the prompt, each further one what was gene
 Ids are enough for text: the Talker speaks from the embeddings of tokens, whose table it has. A Thinker of another
 engine can serve it as long as its prompts are text. The last token of an answer, whatever it is, is not spoken.
 
-Talker -> Code2Wav, frames in order, 12.5 a second:
-    meta    start  number of the chunk's first frame
-    arrays  codes  int16 [groups, n]
+Talker -> Code2Wav: frames, as in `hf.frames`.
 """
 
 from __future__ import annotations
@@ -23,9 +21,6 @@ from omnizmq.errors import StageError
 from omnizmq.workers.engine import Chunk
 from omnizmq.workers.engines.tensors import TensorArray, as_tensor
 
-CODE_LIMIT = 1 << 15
-"""No codebook is as large: codes fit into int16."""
-
 
 def tokens_chunk(ids: Sequence[int], rows: torch.Tensor | None = None) -> Chunk:
     """Of the prompt, or of what was generated."""
@@ -35,8 +30,8 @@ def tokens_chunk(ids: Sequence[int], rows: torch.Tensor | None = None) -> Chunk:
     return Chunk({"dtype": str(rows.dtype).removeprefix("torch.")}, arrays, {"rows": TensorArray(rows)})
 
 
-def read_tokens(chunk: Chunk) -> tuple[list[int], torch.Tensor | None]:
-    """Ids, and a copy of the rows. Raises `StageError`."""
+def read_tokens(chunk: Chunk, device: torch.device) -> tuple[list[int], torch.Tensor | None]:
+    """Ids, and a copy of the rows on the device: straight from the ring. Raises `StageError`."""
     ids, rows = chunk.arrays.get("ids"), chunk.arrays.get("rows")
     if ids is None or ids.dtype != np.int32 or ids.ndim != 1:
         raise StageError("a chunk of the thinker has no int32 ids [n]: is it a thinker of Qwen3-Omni?")
@@ -45,21 +40,4 @@ def read_tokens(chunk: Chunk) -> tuple[list[int], torch.Tensor | None]:
     dtype = getattr(torch, str(chunk.meta.get("dtype")), None)
     if not isinstance(dtype, torch.dtype) or dtype.itemsize != rows.dtype.itemsize or rows.ndim != 2:
         raise StageError(f"a chunk of the thinker has rows of {chunk.meta.get('dtype')!r} that cannot be read")
-    return ids.tolist(), as_tensor(rows, dtype).clone()
-
-
-def codes_chunk(start: int, frames: Sequence[Sequence[int]]) -> Chunk:
-    """Of frames, each of one code a group."""
-    return Chunk({"start": start}, {"codes": np.ascontiguousarray(np.asarray(frames, dtype=np.int16).T)})
-
-
-def read_codes(chunk: Chunk, start: int, groups: int, codebook: int) -> torch.Tensor:
-    """int64 `[1, groups, n]`. Raises `StageError` for anything but the frames that follow the first `start`."""
-    codes = chunk.arrays.get("codes")
-    if codes is None or codes.dtype != np.int16 or codes.ndim != 2 or codes.shape[0] != groups or not codes.size:
-        raise StageError(f"a chunk of the talker has no int16 codes [{groups}, frames]")
-    if chunk.meta.get("start") != start:
-        raise StageError(f"frames from {chunk.meta.get('start')} came where {start} was next")
-    if codes.min() < 0 or codes.max() >= codebook:
-        raise StageError(f"a code of the talker is not one of {codebook}")
-    return torch.from_numpy(codes.astype(np.int64))[None]
+    return ids.tolist(), as_tensor(rows, dtype).to(device, copy=True)

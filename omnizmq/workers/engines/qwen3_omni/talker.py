@@ -22,10 +22,11 @@ import torch
 from omnizmq.errors import ConfigError, InvalidRequestError
 from omnizmq.protocol import Param
 from omnizmq.workers.engine import Chunk, EngineContext, EngineRequest, FinishReason, StageOutput
-from omnizmq.workers.engines.qwen3_omni.checkpoint import Checkpoint
-from omnizmq.workers.engines.qwen3_omni.requests import Held, Requests, attempt, not_finite
-from omnizmq.workers.engines.qwen3_omni.rows import codes_chunk, read_tokens
-from omnizmq.workers.engines.qwen3_omni.sampling import (
+from omnizmq.workers.engines.hf.checkpoint import Checkpoint
+from omnizmq.workers.engines.hf.frames import codes_chunk
+from omnizmq.workers.engines.hf.options import CHUNK_FRAMES
+from omnizmq.workers.engines.hf.requests import Held, Requests, attempt, not_finite
+from omnizmq.workers.engines.hf.sampling import (
     SETTINGS,
     Sampler,
     Sampling,
@@ -34,10 +35,13 @@ from omnizmq.workers.engines.qwen3_omni.sampling import (
     generator,
     taken,
 )
+from omnizmq.workers.engines.hf.stage import Stage
+from omnizmq.workers.engines.pinned import ring_memory
+from omnizmq.workers.engines.qwen3_omni.rows import read_tokens
 from omnizmq.workers.engines.qwen3_omni.speech_text import Turns, Words
-from omnizmq.workers.engines.qwen3_omni.stage import Stage
 from omnizmq.workers.engines.qwen3_omni.talker_model import OPENING, Reply, TalkerModel
 from omnizmq.workers.engines.settings import Setting, read_params, whole
+from omnizmq.workers.engines.torch_errors import failure_of
 
 DEFAULTS: dict[str, Any] = {
     "temperature": 0.9,
@@ -87,8 +91,9 @@ class Talker:
         self._context = context
         self._model = model
         self._device = stage.device
+        self.ring_memory = ring_memory(stage.device)
         self._initial_chunk_frames: int = stage.options.get("initial_chunk_frames", 4)
-        self._chunk_frames: int = stage.options.get("chunk_frames", 25)
+        self._chunk_frames: int = stage.options.get("chunk_frames", CHUNK_FRAMES)
         self._speakers: dict[str, int] = dict(stage.config.talker_config.speaker_id)
         self._turns = Turns(stage.config.im_start_token_id, stage.config.user_token_id, stage.config.assistant_token_id)
         self._requests: Requests[_Speech] = Requests(model.slots, context.wake)
@@ -119,13 +124,18 @@ class Talker:
         )
 
     def feed(self, request_id: str, edge: str, chunk: Chunk) -> None:  # noqa: ARG002
-        """Raises `StageError`, and `InvalidRequestError` for a prompt beyond a slot."""
+        """Raises `StageError`, `InvalidRequestError` for a prompt beyond a slot, and what `failure_of` makes of memory
+        that is short."""
         speech = self._requests[request_id]
-        ids, rows = read_tokens(chunk)
+        try:
+            ids, rows = read_tokens(chunk, self._device)
+        except RuntimeError as error:
+            raise failure_of(error, request_id) from None
+        self._model.check_tokens(ids)
         if speech.words.prompt:
             speech.words.answer += ids
             return
-        self._model.check(ids, rows)
+        self._model.check_rows(ids, rows)
         speech.words.prompt, speech.rows = ids, rows
         room = self._model.slots.tokens
         if len(ids) + OPENING >= room:

@@ -14,12 +14,12 @@ import torch
 from transformers import DynamicCache, Qwen3OmniMoeTalkerForConditionalGeneration
 from transformers.conversion_mapping import get_checkpoint_conversion_mapping, register_checkpoint_conversion_mapping
 
-from omnizmq.errors import StageError
-from omnizmq.workers.engines.qwen3_omni.sampling import Sampler, choose, finite
-from omnizmq.workers.engines.qwen3_omni.slots import Slots
+from omnizmq.errors import LaunchError, StageError
+from omnizmq.workers.engines.hf.sampling import Sampler, choose, finite
+from omnizmq.workers.engines.hf.slots import Slots
+from omnizmq.workers.engines.hf.stage import Stage
+from omnizmq.workers.engines.hf.weights import make_model
 from omnizmq.workers.engines.qwen3_omni.speech_text import Words
-from omnizmq.workers.engines.qwen3_omni.stage import Stage
-from omnizmq.workers.engines.qwen3_omni.weights import make_model
 
 SPECIAL_CODES = 1024
 """Ids at the end of the Talker's vocabulary that are no entries of the codebook."""
@@ -69,11 +69,18 @@ class TalkerModel:
         self._multimodal = {thinker.audio_token_id, thinker.image_token_id, thinker.video_token_id}
         self.slots = Slots(config.text_config, stage.slots, stage.slot_tokens, dtype, stage.device)
         self.codes: int = config.text_config.vocab_size
+        _check_ids(stage, len(self._table))
         self.end: int = config.codec_eos_token_id
         self.suppressed = torch.arange(self.codes, device=stage.device) >= self.codes - SPECIAL_CODES
         self.suppressed[self.end] = False
 
-    def check(self, prompt: Sequence[int], rows: torch.Tensor | None) -> None:
+    def check_tokens(self, tokens: Sequence[int]) -> None:
+        """Raises `StageError` for what is no token: on a GPU, to look it up would end the process."""
+        wrong = next((token for token in tokens if not 0 <= token < len(self._table)), None)
+        if wrong is not None:
+            raise StageError(f"the thinker sent token id {wrong}, which is none of this model's {len(self._table)}")
+
+    def check_rows(self, prompt: Sequence[int], rows: torch.Tensor | None) -> None:
         """Raises `StageError` unless there is a row for each of the prompt's positions of sound or images."""
         wanted, came = len(self._multimodal_positions(prompt)), 0 if rows is None else len(rows)
         if wanted != came:
@@ -143,7 +150,7 @@ class TalkerModel:
         if rows is not None:
             row_of = {position: row for row, position in enumerate(self._multimodal_positions(words.prompt))}
             there = [n for n, position in enumerate(positions) if position in row_of]
-            chosen = rows[[row_of[positions[n]] for n in there]].to(self._device, inputs.dtype)
+            chosen = rows[[row_of[positions[n]] for n in there]].to(inputs.dtype)
             inputs[there] = self._model.hidden_projection(chosen)
         return inputs
 
@@ -167,3 +174,17 @@ class TalkerModel:
         )
         text[len(words.header) :] += self._model.model.codec_embedding(codec)
         return text
+
+
+def _check_ids(stage: Stage, tokens: int) -> None:
+    """What is looked up by a number of the configuration is there: else a GPU fails at the first request."""
+    whole, config = stage.config, stage.config.talker_config
+    texts = ("tts_bos_token_id", "tts_eos_token_id", "tts_pad_token_id")
+    codecs = ("nothink", "think_bos", "think_eos", "pad", "bos", "eos_token")
+    ids = [(name, getattr(whole, name), tokens) for name in texts]
+    codes = config.text_config.vocab_size
+    ids += [(f"codec_{name}_id", getattr(config, f"codec_{name}_id"), codes) for name in codecs]
+    ids += [(f"speaker {name}", number, codes) for name, number in config.speaker_id.items()]
+    for name, number, count in ids:
+        if not 0 <= number < count:
+            raise LaunchError(f"{stage.checkpoint.path}: {name} is {number}: there are {count} embeddings")

@@ -18,14 +18,11 @@ from typing import Any
 import torch
 from transformers import Qwen3OmniMoeThinkerForConditionalGeneration
 
-from omnizmq.errors import InvalidRequestError, StageError
+from omnizmq.errors import InvalidRequestError, LaunchError, StageError
 from omnizmq.workers.engine import Chunk, EngineContext, EngineRequest, FinishReason, StageOutput
-from omnizmq.workers.engines.qwen3_omni.checkpoint import Checkpoint
-from omnizmq.workers.engines.qwen3_omni.hearing import Features
-from omnizmq.workers.engines.qwen3_omni.prompt import Asked, Prompts
-from omnizmq.workers.engines.qwen3_omni.requests import Held, Requests, attempt, not_finite
-from omnizmq.workers.engines.qwen3_omni.rows import tokens_chunk
-from omnizmq.workers.engines.qwen3_omni.sampling import (
+from omnizmq.workers.engines.hf.checkpoint import Checkpoint
+from omnizmq.workers.engines.hf.requests import Held, Requests, attempt, not_finite
+from omnizmq.workers.engines.hf.sampling import (
     SETTINGS,
     Sampler,
     Sampling,
@@ -34,10 +31,14 @@ from omnizmq.workers.engines.qwen3_omni.sampling import (
     generator,
     taken,
 )
-from omnizmq.workers.engines.qwen3_omni.slots import Rows, Slots
-from omnizmq.workers.engines.qwen3_omni.stage import Stage
-from omnizmq.workers.engines.qwen3_omni.text import Text
-from omnizmq.workers.engines.qwen3_omni.weights import make_model
+from omnizmq.workers.engines.hf.slots import Rows, Slots
+from omnizmq.workers.engines.hf.stage import Stage
+from omnizmq.workers.engines.hf.text import Text
+from omnizmq.workers.engines.hf.weights import make_model
+from omnizmq.workers.engines.pinned import ring_memory
+from omnizmq.workers.engines.qwen3_omni.hearing import Features
+from omnizmq.workers.engines.qwen3_omni.prompt import Asked, Prompts
+from omnizmq.workers.engines.qwen3_omni.rows import tokens_chunk
 from omnizmq.workers.engines.settings import read_params, texts, whole
 
 PARAMS = {**SETTINGS, "max_tokens": whole(1, 1 << 20), "stop": texts(16)}
@@ -48,15 +49,15 @@ def create_thinker(context: EngineContext, options: Mapping[str, Any], checkpoin
     """Raises `ConfigError`, `LaunchError`."""
     stage = Stage(context, options, checkpoint)
     context.progress("loading the thinker")
-    return Thinker(
-        context, stage, ThinkerModel(stage), Prompts(stage.checkpoint, stage.config.thinker_config, stage.slot_tokens)
-    )
+    model = ThinkerModel(stage, for_talker=bool(context.targets))
+    return Thinker(context, stage, model, Prompts(stage.checkpoint, stage.config.thinker_config, stage.slot_tokens))
 
 
 class ThinkerModel:
     """The network and its cache. Slots are the caller's to take and give back."""
 
-    def __init__(self, stage: Stage) -> None:
+    def __init__(self, stage: Stage, *, for_talker: bool) -> None:
+        """`for_talker`: a Talker follows, which wants hidden states of sounds. A checkpoint may have none."""
         config = stage.config.thinker_config
         dtype = stage.dtype()
         tensors = stage.tensors(["thinker."], experts=config.text_config.num_experts)
@@ -66,11 +67,11 @@ class ThinkerModel:
         self._device = stage.device
         self._dtype = dtype
         self._audio: int = config.audio_token_id
-        self._accepted: int = stage.config.talker_config.accept_hidden_layer
+        self._accepted: int | None = _accepted_layer(stage) if for_talker else None
 
     def prefill(self, slot: int, asked: Asked) -> tuple[torch.Tensor, torch.Tensor | None]:
-        """A whole prompt into a slot. Logits `[1, vocabulary]` of what follows it; for the Talker, what the accepted
-        hidden layer makes of the positions of sound, `[positions, hidden]`, where there are any."""
+        """A whole prompt into a slot. Logits `[1, vocabulary]` of what follows it; for a Talker that follows, what the
+        accepted hidden layer makes of the positions of sound, `[positions, hidden]`, where there are any."""
         rows = self.slots.rows([slot], [0], len(asked.ids))
         with torch.inference_mode():
             inputs = self._embed([asked.ids])
@@ -80,7 +81,7 @@ class ThinkerModel:
             inputs[0, heard] = self._hear(asked.sounds)
             with self._keeping_hidden() as kept:
                 logits = self._forward(inputs, rows)
-            return logits, kept[0][0, heard]
+            return logits, kept[0][0, heard] if kept else None
 
     def decode(self, slots: Sequence[int], starts: Sequence[int], tokens: Sequence[int]) -> torch.Tensor:
         """The next token of several requests; slot `slots[n]` holds `starts[n]`. Logits `[rows, vocabulary]`."""
@@ -109,12 +110,23 @@ class ThinkerModel:
     def _keeping_hidden(self) -> Iterator[list[torch.Tensor]]:
         """What goes into the layer after the accepted one: `hidden_states[accepted]`, as the library counts them."""
         kept: list[torch.Tensor] = []
+        if self._accepted is None:
+            yield kept
+            return
         layer = self._model.model.language_model.layers[self._accepted]
         hook = layer.register_forward_pre_hook(lambda _, inputs: kept.append(inputs[0]))
         try:
             yield kept
         finally:
             hook.remove()
+
+
+def _accepted_layer(stage: Stage) -> int:
+    """Raises `LaunchError`."""
+    accepted: int = stage.config.talker_config.accept_hidden_layer
+    if not 0 <= accepted < stage.config.thinker_config.text_config.num_hidden_layers:
+        raise LaunchError(f"{stage.checkpoint.path}: accept_hidden_layer is {accepted}: there is no such layer")
+    return accepted
 
 
 @dataclass(kw_only=True)
@@ -139,6 +151,7 @@ class Thinker:
     def __init__(self, context: EngineContext, stage: Stage, model: ThinkerModel, prompts: Prompts) -> None:
         self._context = context
         self._device = stage.device
+        self.ring_memory = ring_memory(stage.device)
         self._model = model
         self._prompts = prompts
         self._end = stage.config.im_end_token_id

@@ -23,7 +23,7 @@ from transformers import (
 )
 
 from omnizmq.workers.engines.hf import on_the_spot
-from omnizmq.workers.engines.qwen3_omni.byte_tokens import BYTE_CHARACTERS
+from omnizmq.workers.engines.hf.byte_tokens import BYTE_CHARACTERS
 
 ROLES = ("system", "user", "assistant")
 SYLLABLES = tuple(a + b for a in "bdfgklmnprstvz" for b in "aeiou")

@@ -19,8 +19,8 @@ from transformers.models.qwen3_omni_moe.modeling_qwen3_omni_moe import (
     Qwen3OmniMoeCode2Wav,
 )
 
-from omnizmq.workers.engines.qwen3_omni.stage import Stage
-from omnizmq.workers.engines.qwen3_omni.weights import make_model
+from omnizmq.workers.engines.hf.stage import Stage
+from omnizmq.workers.engines.hf.weights import make_model
 
 
 class WaveModel:

@@ -108,3 +108,11 @@ def test_every_phase_but_the_first_has_a_mark() -> None:
 def test_what_took_most_of_a_cell_is_what_it_shows() -> None:
     facts = [*stories.started(), stories.fact(11, "first_output", "thinker"), stories.finished(90, "thinker")]
     assert drawn(facts, cells=1) == "█"
+
+
+def test_nothing_is_drawn_after_the_end_of_the_axis_or_of_the_attempt() -> None:
+    axis, given_up = Axis(0, 100.0, 10), 60.0
+    run = Run(1, [Phase(STAGE_PHASES["running"], "running", 0, 10**9)], ended=False)
+    assert bar(run, axis, until_ms=given_up) == "░░░░░░    "
+    assert bar(None, axis, queued=[(20.0, 900.0)], until_ms=given_up) == "  ▁▁▁▁    "
+    assert bar(None, Axis(0, 0.5, 2), queued=[(0.0, 0.5)]) == "▁▁"

@@ -243,3 +243,20 @@ def test_an_output_that_is_not_unicode_gets_bars_of_ascii() -> None:
     text = raw.getvalue().decode("ascii")
     assert "thinker/0    .------##########_ " in text
     assert "ended, d?ploiement" in text
+
+
+def test_of_several_attempts_the_last_ones_counts_alone_are_shown() -> None:
+    def counted(at_ms: float, attempt: int, chunks: int, parked_ms: int) -> list[Fact]:
+        detail: dict[str, Any] = {"to": "talker", "chunks": chunks, "bytes": 100, "parked_ns": parked_ms * 10**6}
+        usage: dict[str, Any] = {"finish_reason": "stop", "usage_tokens": chunks}
+        sent = stories.fact(at_ms, "edge", "thinker", detail, attempt=attempt)
+        return [sent, stories.fact(at_ms, "finished", "thinker", usage, attempt=attempt)]
+
+    redriven = stories.redriven()
+    facts = [*redriven[:-1], *counted(55, 1, 3, 9000), *counted(94, 2, 7, 500), redriven[-1]]
+    text = shown(facts)
+    (row,) = [line.split() for line in text.splitlines() if line.startswith("thinker to talker")]
+    assert (row[3], row[-2:]) == ("7", ["500", "ms"])
+    assert [line for line in text.splitlines() if line.startswith("usage")] == ["usage of thinker: tokens 7"]
+    ids = [line for line in text.splitlines() if line.startswith("engine id")]
+    assert len(ids) == 6  # of every attempt: logs have them all

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from typing import Generic, TypeVar
 
 from omnizmq.errors import OmnizmqError, StageError
-from omnizmq.workers.engines.qwen3_omni.sampling import Sampler
-from omnizmq.workers.engines.qwen3_omni.slots import Slots
+from omnizmq.workers.engines.hf.sampling import Sampler
+from omnizmq.workers.engines.hf.slots import Slots
 from omnizmq.workers.engines.torch_errors import failure_of
 
 

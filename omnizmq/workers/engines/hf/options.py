@@ -1,4 +1,4 @@
-"""The options of the three stages, checked without loading anything."""
+"""The options of a stage of any model, checked without loading anything."""
 
 from __future__ import annotations
 
@@ -7,6 +7,9 @@ from typing import Any
 
 from omnizmq.errors import ConfigError
 from omnizmq.workers.engines.settings import Setting, check_given, choice, whole
+
+SLOT_TOKENS = 4096
+CHUNK_FRAMES = 25
 
 ROLE = choice("thinker", "talker", "code2wav")
 _ALL = {"role": ROLE, "threads": whole(1, 1024)}
@@ -29,3 +32,8 @@ def read_options(stage: str, options: Mapping[str, Any]) -> dict[str, Any]:
     if not ROLE.test(role):
         raise ConfigError(f"stage.{stage}.options.role = {role!r} is not usable: it must be {ROLE.accepts}")
     return check_given(stage, options, OPTIONS[str(role)])
+
+
+def held_slots(options: Mapping[str, Any], max_inflight: int) -> int:
+    """Requests that a thinker or talker holds at once: more than are let run would be in vain."""
+    return min(int(options.get("slots", max_inflight)), max_inflight)

@@ -12,8 +12,9 @@ from transformers import AutoConfig
 
 from omnizmq.errors import ConfigError
 from omnizmq.workers.engine import EngineContext
-from omnizmq.workers.engines.qwen3_omni.checkpoint import Checkpoint
-from omnizmq.workers.engines.qwen3_omni.weights import check_experts, mapped
+from omnizmq.workers.engines.hf.checkpoint import Checkpoint
+from omnizmq.workers.engines.hf.options import SLOT_TOKENS, held_slots
+from omnizmq.workers.engines.hf.weights import check_experts, mapped
 
 
 class Stage:
@@ -23,13 +24,14 @@ class Stage:
         transformers.logging.set_verbosity_error()
         transformers.logging.disable_progress_bar()
         torch.set_num_threads(options.get("threads", 1))
+        torch.backends.cudnn.conv.fp32_precision = "ieee"  # a wave in float32 is meant: TF32 has 10 bits of it
         self.name = context.stage
         self.options = options
         self.device = _device(context)
         self.checkpoint = checkpoint
         self.config = AutoConfig.from_pretrained(self.checkpoint.path)
-        self.slots = min(options.get("slots", context.max_inflight), context.max_inflight)
-        self.slot_tokens: int = options.get("slot_tokens", 4096)
+        self.slots = held_slots(options, context.max_inflight)
+        self.slot_tokens: int = options.get("slot_tokens", SLOT_TOKENS)
 
     def dtype(self) -> torch.dtype:
         """The option's, or the checkpoint's own."""

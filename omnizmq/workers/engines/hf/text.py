@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from omnizmq.workers.engines.qwen3_omni.byte_tokens import Detokenizer, Vocabulary
+from omnizmq.workers.engines.hf.byte_tokens import Detokenizer, Vocabulary
 
 
 class Text:

@@ -19,7 +19,8 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from omnizmq.errors import ConfigError, LaunchError
+from omnizmq.errors import LaunchError
+from omnizmq.workers.engines.hf import hub
 
 INDEX = "model.safetensors.index.json"
 SINGLE = "model.safetensors"
@@ -44,12 +45,11 @@ class Entry:
 
 
 class Checkpoint:
-    """Raises `ConfigError` when it is not there, `LaunchError` when it is damaged."""
+    """Raises `ModelNotFoundError` when it is not there, `LaunchError` when it is damaged."""
 
     def __init__(self, path: str) -> None:
-        self.path = Path(path).expanduser()
-        if not path or not self.path.is_dir():
-            raise ConfigError(f'model = "{path}": no such directory; it must be that of a checkpoint')
+        """`path`: a directory, or a hub's name that was downloaded before."""
+        self.path = hub.find(path)
         self.config = self.json("config.json")
         self.bytes_read = 0  # of the headers
         self._headers: dict[Path, dict[str, Entry]] = {}
