@@ -85,6 +85,6 @@ def _path(where: Sequence[Any]) -> str:
     for part in where[1:]:
         if isinstance(part, int):
             path += f"[{part}]"
-        elif str(part).isidentifier() and not str(part)[0].isupper():
+        elif str(part).isidentifier():
             path += f".{part}" if path else str(part)
     return path

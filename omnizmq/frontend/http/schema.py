@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic import BaseModel, ConfigDict, Discriminator, Field, Tag, model_validator
 
 ParamValue = bool | int | float | str | list[str] | None
 
@@ -62,7 +62,17 @@ class ImagePart(Strict):
     image_url: ImageUrl
 
 
-Part = Annotated[TextPart | AudioPart | ImagePart, Field(discriminator="type")]
+# Tags are no identifiers, so that they are told from fields where an error says its place.
+Part = Annotated[
+    Annotated[TextPart, Tag("<text>")]
+    | Annotated[AudioPart, Tag("<input_audio>")]
+    | Annotated[ImagePart, Tag("<image_url>")],
+    Discriminator(lambda part: f"<{part.get('type')}>" if isinstance(part, dict) else None),
+]
+Content = Annotated[
+    Annotated[str, Tag("<str>")] | Annotated[list[Part], Field(min_length=1), Tag("<parts>")],
+    Discriminator(lambda content: "<str>" if isinstance(content, str) else "<parts>"),
+]
 
 
 class EarlierAudio(Strict):
@@ -71,7 +81,7 @@ class EarlierAudio(Strict):
 
 class Message(Strict):
     role: Literal["system", "developer", "user", "assistant"]
-    content: str | Annotated[list[Part], Field(min_length=1)] | None = None
+    content: Content | None = None
     name: str | None = None
     audio: EarlierAudio | None = None
 

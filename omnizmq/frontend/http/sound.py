@@ -1,7 +1,7 @@
 """Sound as OpenAI's formats have it, written as it comes: float32 samples in, bytes of a file out.
 
-libsndfile encodes all of them, the WAV file's samples too, so that a format has the very samples that `omnizmq chat`
-writes. A stream cannot go back: where an encoder would write a length into its header at the end, a streamed file keeps
+Every format has the very samples that `omnizmq chat` writes, but for what a codec loses; libsndfile encodes all that
+has one. A stream cannot go back: where an encoder would write a length into its header at the end, a streamed file keeps
 the header's "unknown", which players accept.
 """
 
@@ -16,14 +16,9 @@ if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
-_ENCODINGS = {
-    "wav": ("RAW", "PCM_16"),
-    "pcm16": ("RAW", "PCM_16"),
-    "flac": ("FLAC", "PCM_16"),
-    "mp3": ("MP3", "MPEG_LAYER_III"),
-    "opus": ("OGG", "OPUS"),
-}
-FORMATS = tuple(_ENCODINGS)
+_PLAIN = ("wav", "pcm16")
+_ENCODINGS = {"flac": ("FLAC", "PCM_16"), "mp3": ("MP3", "MPEG_LAYER_III"), "opus": ("OGG", "OPUS")}
+FORMATS = (*_PLAIN, *_ENCODINGS)
 MEDIA_TYPES = {
     "wav": "audio/wav",
     "pcm16": "audio/pcm",
@@ -37,7 +32,7 @@ _UNKNOWN = 0xFFFFFFFF
 
 def check_format(name: str) -> None:
     """Raises `InvalidRequestError`."""
-    if name not in _ENCODINGS:
+    if name not in FORMATS:
         raise InvalidRequestError(f"sound as {name!r} is not made here; formats are {', '.join(FORMATS)}")
 
 
@@ -49,44 +44,62 @@ class Encoder:
         check_format(format_)
         self.format = format_
         self._streamed = streamed
-        self._file: Any = None
         self._growing = _Growing()
+        self._file: Any = None
         self._rate = 0
 
     def add(self, samples: NDArray[np.float32], sample_rate: int) -> bytes:
         """float32 `[samples]` in -1..1, mono, at `sample_rate` Hz, which is the same each time; what is beyond is
         clipped. What can be sent by now; b"" of a sound that is not streamed."""
-        if self._file is None:
+        if not self._rate:
             self._begin(sample_rate)
-        self._file.write(samples)
-        if not self._streamed:
-            return b""
-        self._file.flush()
-        return self._growing.take()
+        if self.format in _PLAIN:
+            self._growing.write(pcm16(samples).tobytes())
+        else:
+            self._file.write(pcm16(samples) if self.format == "flac" else samples)
+            self._file.flush()
+        return self._growing.take() if self._streamed else b""
 
     def end(self) -> bytes:
         """What is left of a stream, or all of the file; b"" where there was no sound."""
-        if self._file is None:
-            return b""
-        self._file.close()
-        if self.format == "wav" and not self._streamed:
-            data = self._growing.take()
-            return _wav_header(self._rate, len(data)) + data
-        return self._growing.take()
+        if self._file is not None:
+            self._file.close()
+        data = self._growing.take()
+        return (
+            _wav_header(self._rate, len(data)) + data if data and self.format == "wav" and not self._streamed else data
+        )
 
     def _begin(self, sample_rate: int) -> None:
+        self._rate = sample_rate
+        if self.format == "wav" and self._streamed:
+            self._growing.write(_wav_header(sample_rate, _UNKNOWN))
+        if self.format in _PLAIN:
+            return
         import soundfile
 
         if self.format == "opus" and sample_rate not in _OPUS_RATES:
             raise InvalidRequestError(f"opus has no rate of {sample_rate} Hz: ask for wav, flac, mp3 or pcm16")
         kind, subtype = _ENCODINGS[self.format]
-        self._rate = sample_rate
-        if self.format == "wav" and self._streamed:
-            self._growing.write(_wav_header(sample_rate, _UNKNOWN))
-            self._growing.begins_here()
         self._file = soundfile.SoundFile(
-            self._growing, "w", samplerate=sample_rate, channels=1, format=kind, subtype=subtype, endian="FILE"
+            self._growing,
+            "w",
+            samplerate=sample_rate,
+            channels=1,
+            format=kind,
+            subtype=subtype,
+            # Constant, because a player reckons a stream's length from its first frame. The one goes with the other.
+            bitrate_mode="CONSTANT" if self.format == "mp3" else None,
+            compression_level=0.5 if self.format == "mp3" else None,
         )
+
+
+def pcm16(samples: NDArray[np.float32]) -> NDArray[np.int16]:
+    """float32 in -1..1 as 16 bits, little-endian, as libsndfile makes them of a WAV file's samples: the upper half of
+    32 bits."""
+    import numpy as np
+
+    scaled = np.rint(samples.astype(np.float64) * (1 << 31))
+    return (np.clip(scaled, -(1 << 31), (1 << 31) - 1).astype(np.int64) >> 16).astype("<i2")
 
 
 class _Growing:
@@ -94,13 +107,8 @@ class _Growing:
 
     def __init__(self) -> None:
         self._bytes = bytearray()
-        self._start = 0  # of the file that is written, among all bytes
         self._taken = 0
         self._at = 0
-
-    def begins_here(self) -> None:
-        """What was written before is not part of the encoder's file."""
-        self._start, self._at = self._start + self._at, 0
 
     def take(self) -> bytes:
         data = bytes(self._bytes)
@@ -109,11 +117,11 @@ class _Growing:
         return data
 
     def _end(self) -> int:
-        return self._taken + len(self._bytes) - self._start
+        return self._taken + len(self._bytes)
 
     def write(self, data: bytes) -> int:
         data = bytes(data)
-        at = self._start + self._at - self._taken
+        at = self._at - self._taken
         self._at += len(data)
         kept = data[max(0, -at) :]
         at = max(0, at)
