@@ -132,15 +132,3 @@ class ChatBody(Strict):
             for key, value in given.items()
             if not any(value == nothing and type(value) is type(nothing) for nothing in _MEANS_NOTHING.get(key, ()))
         }
-
-
-class SpeechBody(Strict):
-    """`POST /v1/audio/speech`."""
-
-    model: str
-    input: Annotated[str, Field(min_length=1)]
-    voice: str | Voice = "default"
-    response_format: str = "mp3"
-    speed: Annotated[float, Field(ge=0.25, le=4)] = 1.0
-    stream_format: Literal["audio", "sse"] = "audio"
-    params: dict[str, dict[str, ParamValue]] = {}

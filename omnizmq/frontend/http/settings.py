@@ -48,9 +48,6 @@ class Settings(Section, frozen=True, kw_only=True):
     voice_to: Target = "talker.speaker"
     """The stage's parameter that takes a voice's name."""
 
-    speech_to: Target = ""
-    """The stage's parameter that takes a text to be spoken as it is; empty: there is no `/v1/audio/speech`."""
-
     api_keys: list[ApiKey] = []
     """None: everybody who can reach the port may ask."""
 
@@ -59,9 +56,6 @@ class Settings(Section, frozen=True, kw_only=True):
 
     max_body_mib: Positive = 32
     """A larger body is refused with 413."""
-
-    max_audio_s: Positive = 600
-    """Longer sound in a prompt is refused."""
 
     max_concurrent: Positive = 512
     """Requests at once; more are refused with 429."""

@@ -1,8 +1,8 @@
 """Sound as OpenAI's formats have it, written as it comes: float32 samples in, bytes of a file out.
 
 Every format has the very samples that `omnizmq chat` writes, but for what a codec loses; libsndfile encodes all that
-has one. A stream cannot go back: where an encoder would write a length into its header at the end, a streamed file keeps
-the header's "unknown", which players accept.
+has one. A stream cannot go back: where an encoder would write a length into its header at the end, a streamed file
+keeps the header's "unknown", which players accept.
 """
 
 from __future__ import annotations
