@@ -8,11 +8,10 @@ from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
+import openai
 import pytest
+import soundfile
 from support.running import Running, eventually, launched, omnizmq
-
-openai = pytest.importorskip("openai")
-soundfile = pytest.importorskip("soundfile")
 
 pytestmark = [pytest.mark.embedded, pytest.mark.http]
 

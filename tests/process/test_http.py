@@ -8,11 +8,9 @@ import socket
 from collections.abc import Iterator
 from typing import Any
 
+import httpx
 import pytest
 from support.running import Running, eventually, launched, omnizmq
-
-httpx = pytest.importorskip("httpx")
-pytest.importorskip("fastapi")
 
 pytestmark = [pytest.mark.http, pytest.mark.usefixtures("no_leaks")]
 
