@@ -78,9 +78,8 @@ def _notes(pipeline: Pipeline, found: Found) -> Iterator[str]:
             yield f"stage {stage.name} never runs: no final stage depends on it"
     for line in dict.fromkeys(found.absent.values()):
         yield f"{line}; so its memory is not checked, and `launch` would refuse it on this machine"
-    for stage in pipeline.stages:
-        if stage.name in found.needs:
-            yield from found.needs[stage.name].notes
+    replicas = (f"{stage.name}/{n}" for stage in pipeline.stages for n in range(stage.replicas))
+    yield from dict.fromkeys(note for one in replicas if one in found.needs for note in found.needs[one].notes)
 
 
 # --- Text ------------------------------------------------------------------------------------------------------------

@@ -34,7 +34,7 @@ class Found:
     """What all engines said. `engines`: each once an interpreter, where it is found and which packages it lacks."""
 
     engines: list[dict[str, Any]] = field(default_factory=list)
-    needs: dict[str, MemoryNeed] = field(default_factory=dict)  # of one replica of a stage, where its engine says it
+    needs: dict[str, MemoryNeed] = field(default_factory=dict)  # of the replicas whose engine says it
     absent: dict[str, str] = field(default_factory=dict)  # stages whose model is not on this machine, and the line
 
     def missing(self, stage: StageConfig) -> list[str]:
@@ -49,36 +49,55 @@ def look(config: Config) -> Found:
     Raises `ConfigError` for an engine that is not installed, an interpreter of no use, a wrong option, or a model that
     is damaged or another engine's.
     """
-    from omnizmq.errors import ConfigError
     from omnizmq.workers.memory import MemoryNeed
 
     found = Found()
     engines: dict[tuple[str, str | None], dict[str, Any]] = {}
     for stage in config.stage:
-        asked = _asked(config, stage)
-        answer = probe(stage.engine, asked) if stage.python is None else _probe_elsewhere(stage, stage.python, asked)
-        if "error" in answer:
-            raise ConfigError(answer["error"])
-        if need := answer.pop("memory", None):
-            found.needs[stage.name] = MemoryNeed(**{**need, "notes": tuple(need["notes"])})
-        if line := answer.pop("absent", None):
-            found.absent[stage.name] = line
-        engines[stage.engine, stage.python] = {"engine": stage.engine, "python": stage.python, **answer}
+        for replicas in _alike(stage):
+            answer = _answer(config, stage, stage.devices_of(replicas[0]))
+            if need := answer.pop("memory", None):
+                said = MemoryNeed(**{**need, "notes": tuple(need["notes"])})
+                found.needs.update({f"{stage.name}/{n}": said for n in replicas})
+            if line := answer.pop("absent", None):
+                found.absent[stage.name] = line
+            engines[stage.engine, stage.python] = {"engine": stage.engine, "python": stage.python, **answer}
     found.engines.extend(engines.values())
     return found
 
 
-def _asked(config: Config, stage: StageConfig) -> dict[str, Any]:
+def _alike(stage: StageConfig) -> list[list[int]]:
+    """The replicas by how many GPUs they compute on, none being the CPU: which GPUs, an engine does not care."""
+    alike: dict[int, list[int]] = {}
+    for n in range(stage.replicas):
+        alike.setdefault(len(stage.devices_of(n)), []).append(n)
+    return list(alike.values())
+
+
+def _answer(config: Config, stage: StageConfig, devices: tuple[str, ...]) -> dict[str, Any]:
+    """What `probe` says of a replica there. Raises `ConfigError` for its `error`."""
+    from omnizmq.errors import ConfigError
+
+    asked = _asked(config, stage, devices)
+    answer = probe(stage.engine, asked) if stage.python is None else _probe_elsewhere(stage, stage.python, asked)
+    if "error" in answer:
+        raise ConfigError(answer["error"])
+    return answer
+
+
+def _asked(config: Config, stage: StageConfig, devices: tuple[str, ...]) -> dict[str, Any]:
     """The fields of a `MemoryAsked`, ready for JSON."""
     options = {other.name: other.options for other in config.stage}
     return {
         "stage": stage.name,
         "model": config.model,
         "options": stage.options,
-        "on_cpu": not any(device != "cpu" for n in range(stage.replicas) for device in stage.devices_of(n)),
+        "device": devices,
         "max_inflight": stage.max_inflight,
         "max_registered": stage.max_registered,
         "sources": {edge.source: options[edge.source] for edge in config.edge if edge.target == stage.name},
+        "targets": [edge.target for edge in config.edge if edge.source == stage.name],
+        "final_output": stage.final_output,
     }
 
 
@@ -128,7 +147,8 @@ def _call(module: str, hooks: set[str], missing: list[str], asked: dict[str, Any
     if "estimate_memory" not in hooks:
         return {}
     try:
-        return {"memory": asdict(engine.estimate_memory(MemoryAsked(**asked)))}
+        tuples = {key: tuple(asked[key]) for key in ("device", "targets")}  # JSON has lists
+        return {"memory": asdict(engine.estimate_memory(MemoryAsked(**{**asked, **tuples})))}
     except ModelNotFoundError as error:
         return {"absent": error.message}
     except LaunchError as error:

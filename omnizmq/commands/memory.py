@@ -87,10 +87,11 @@ class Placed:
 def placed(config: Config, needs: dict[str, MemoryNeed]) -> list[Placed]:
     """All replicas, in the order of the configuration."""
     return [
-        Placed(stage.name, f"{stage.name}/{n}", stage.devices_of(n) or (CPU,), needs.get(stage.name), ring)
+        Placed(stage.name, replica, stage.devices_of(n) or (CPU,), needs.get(replica), ring)
         for stage in config.stage
         for ring in (_ring(config, stage),)
         for n in range(stage.replicas)
+        for replica in (f"{stage.name}/{n}",)
     ]
 
 

@@ -3,7 +3,8 @@
 An engine's module may have a function `estimate_memory(asked: MemoryAsked) -> MemoryNeed`, beside `check_options`; by
 having it the module promises that it is cheap to import. It reads headers and configurations, never a tensor, and loads
 no library of models. It raises `ConfigError` or `LaunchError` for a model that is damaged or another engine's, and
-`ModelNotFoundError` for one that is not on this machine.
+`ModelNotFoundError` for one that is not on this machine; and `ConfigError` for what `create` would refuse of the
+stage's edges, final output and devices, which it is told for that.
 """
 
 from __future__ import annotations
@@ -23,10 +24,16 @@ class MemoryAsked:
     stage: str
     model: str
     options: Mapping[str, Any]
-    on_cpu: bool  # else on the accelerators that the configuration names
+    device: tuple[str, ...]  # its GPUs, as the configuration calls them; empty: CPU
     max_inflight: int
     max_registered: int
     sources: Mapping[str, Mapping[str, Any]]  # upstream stages and their options
+    targets: tuple[str, ...] = ()  # downstream stages
+    final_output: str | None = None  # "text", "audio" or None
+
+    @property
+    def on_cpu(self) -> bool:
+        return not self.device
 
 
 @dataclass(frozen=True, slots=True)

@@ -28,7 +28,8 @@ def checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def need(role: str, model: Path | str, **options: Any) -> MemoryNeed:
-    return engine.estimate_memory(MemoryAsked(role, str(model), {"role": role, **options}, True, 8, 32, {}))
+    sources: dict[str, dict[str, Any]] = {"talker": {}} if role == "code2wav" else {}
+    return engine.estimate_memory(MemoryAsked(role, str(model), {"role": role, **options}, (), 8, 32, sources))
 
 
 @pytest.mark.parametrize("slot_tokens", [100, 4096])

@@ -47,7 +47,8 @@ def larger(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def need(role: str, model: Path | str, **options: Any) -> MemoryNeed:
-    asked = MemoryAsked(role, str(model), {"role": role, **options}, True, 8, 32, {"talker": {}})
+    sources: dict[str, dict[str, Any]] = {} if role == "thinker" else {"before": {}}
+    asked = MemoryAsked(role, str(model), {"role": role, **options}, (), 8, 32, sources)
     return engine.estimate_memory(asked)
 
 

@@ -38,7 +38,9 @@ def check_options(stage: str, options: Mapping[str, Any]) -> str:
 
 def estimate_memory(asked: MemoryAsked) -> MemoryNeed:
     """Raises `ModelNotFoundError` without the package. For `omnizmq check`, before anything loads."""
-    if check_options(asked.stage, asked.options) == "code2wav":
+    role = check_options(asked.stage, asked.options)
+    _check_place(asked, role)
+    if role == "code2wav":
         return MemoryNeed(workspace=_WAVE_BYTES, process=WORKER_BYTES)
     networks = (package_folder("hibari", asked.stage) / "assets").glob("*.onnx")
     return MemoryNeed(
@@ -48,12 +50,21 @@ def estimate_memory(asked: MemoryAsked) -> MemoryNeed:
     )
 
 
+def _check_place(context: EngineContext | MemoryAsked, role: str) -> None:
+    """Raises `ConfigError` for edges or a final output that this half cannot have."""
+    if len(context.sources) != 1:
+        raise ConfigError(f"stage.{context.stage}: hibari needs exactly one edge that leads to it")
+    if role == "talker" and context.final_output is not None:
+        raise ConfigError(f"stage.{context.stage}.final_output: a hibari talker makes frames, no final output")
+    if role == "code2wav" and (context.targets or context.final_output not in (None, "audio")):
+        raise ConfigError(f'stage.{context.stage}: a hibari code2wav is the last stage, with final_output = "audio"')
+
+
 def create(context: EngineContext) -> Engine:
     """Load and warm one half. Raises `ConfigError` for a missing package, a wrong option, edge or final output."""
     role = check_options(context.stage, context.options)
     package_folder("hibari", context.stage)
-    if len(context.sources) != 1:
-        raise ConfigError(f"stage.{context.stage}: hibari needs exactly one edge that leads to it")
+    _check_place(context, role)
     # Each half imports what it needs alone: the network's runtime is large.
     if role == "talker":
         from omnizmq.workers.engines.hibari_talker import create_talker

@@ -12,7 +12,7 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from omnizmq.errors import ConfigError, StageError
+from omnizmq.errors import StageError
 from omnizmq.workers.engine import Chunk, EngineContext, EngineRequest
 from omnizmq.workers.engines.hibari_wave import BINS, PARTS, SAMPLE_RATE, UnitSynthesizer
 from omnizmq.workers.engines.settings import choice, read_options, read_params, whole
@@ -30,8 +30,6 @@ def unit_seed(seed: int, unit: int) -> int:
 def create_code2wav(context: EngineContext) -> Code2Wav:
     """Raises `ConfigError`."""
     read_options(context, OPTIONS)
-    if context.targets or context.final_output not in (None, "audio"):
-        raise ConfigError(f'stage.{context.stage}: a hibari code2wav is the last stage, with final_output = "audio"')
     return Code2Wav()
 
 

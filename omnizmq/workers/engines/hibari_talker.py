@@ -26,7 +26,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from omnizmq.errors import ConfigError, StageError
+from omnizmq.errors import StageError
 from omnizmq.protocol import Param
 from omnizmq.workers.engine import Chunk, EngineContext, EngineRequest, StageOutput
 from omnizmq.workers.engines import speech
@@ -46,8 +46,6 @@ def create_talker(context: EngineContext) -> Talker:
     """Raises `ConfigError`."""
     options = read_options(context, OPTIONS)
     package_folder("onnxruntime", context.stage)
-    if context.final_output is not None:
-        raise ConfigError(f"stage.{context.stage}.final_output: a hibari talker makes frames, no final output")
     context.progress("loading the hibari voice")
     voice = Voice()
     context.progress("warming the hibari voice")

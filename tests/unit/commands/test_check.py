@@ -264,6 +264,26 @@ def test_missing_packages_are_told_without_importing_the_engine(
     ]
 
 
+@pytest.mark.parametrize(
+    ("file", "setting", "said"),
+    [
+        ("csm_tiny", "stage.talker.final_output=text", 'stage.talker.final_output = "text": this talker makes no'),
+        ("csm_tiny", "model=tiny-qwen3-omni", "stage.talker: this talker needs exactly one edge that leads to it"),
+        ("csm_tiny", 'stage.talker.devices=[["cuda:0","cuda:1"]]', "stage.talker.devices: this engine uses one device"),
+        ("csm", 'stage.talker.devices=[["cuda:0","cuda:1"]]', "stage.talker.devices: this engine uses one device"),
+        ("qwen3_omni_tiny", "stage.thinker.options.role=talker", "stage.thinker.final_output = "),
+        ("embedded", "stage.talker.final_output=text", "stage.talker.final_output: a hibari talker makes frames"),
+        ("embedded", "stage.code2wav.final_output=text", "stage.code2wav: a hibari code2wav is the last stage"),
+        ("embedded", "stage.thinker.final_output=audio", 'stage.thinker.final_output = "audio": smollm makes "text"'),
+    ],
+)
+def test_a_stage_that_its_engine_would_not_load_so_is_refused(run: Run, file: str, setting: str, said: str) -> None:
+    code, out, err = run(file, "--set", setting)
+    assert (code, out) == (2, "")
+    assert err.startswith(f"omnizmq check: --set {setting}: {said}")
+    assert err.count("\n") == 1
+
+
 class TestLaunchWithoutPackages:
     """`launch` refuses before anything starts; `check` tells, and is valid."""
 

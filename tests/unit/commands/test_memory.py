@@ -155,6 +155,15 @@ def test_an_engine_is_told_of_the_stage_and_its_sources(run: Run, weighed: Calla
     assert "code2wav: 64 256 True {'talker': {'weights': 6, 'process': 0.5}}" in notes
 
 
+def test_each_replica_is_estimated_where_it_computes(run: Run, weighed: Callable[..., str]) -> None:
+    document = found(run, weighed(), 'stage.code2wav.devices=["cpu", "cuda:1"]')
+    assert [note for note in document["notes"] if note.startswith("code2wav")] == [
+        f"code2wav: 64 256 {on_cpu} {{'talker': {{'weights': 6, 'process': 0.5}}}}" for on_cpu in (True, False)
+    ]
+    shares = {one["device"]: one["need_bytes"] / GIB for one in document["memory"]["devices"]}
+    assert (shares["cuda:1"], shares["cpu"]) == (3 + 1.25, 1.5 + 2 * 0.25 + 1.25 + 2 * 320 / 1024)
+
+
 THINKER = "29.0 GiB: weights 20.0 GiB, slots 8.0 GiB, workspace 1.0 GiB"
 TALKER = "talker/0 3.0 GiB of 6.0 GiB: weights 6.0 GiB, slots 0, workspace 0"
 CODE2WAV = "code2wav/0 1.5 GiB: weights 1.0 GiB, slots 0, workspace 256 MiB"

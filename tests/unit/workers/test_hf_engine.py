@@ -11,7 +11,8 @@ import pytest
 
 from omnizmq.errors import ConfigError
 from omnizmq.workers.engine import EngineContext
-from omnizmq.workers.engines.hf.engine import create
+from omnizmq.workers.engines.hf.engine import create, estimate_memory
+from omnizmq.workers.memory import MemoryAsked
 
 CONTEXT = EngineContext(
     stage="voice",
@@ -60,10 +61,32 @@ def test_a_model_that_is_not_known_is_refused_with_those_that_are(tmp_path: Path
             {"model": "tiny-qwen3-omni:3", "final_output": "text"},
             'stage.voice.final_output = "text": this talker makes no final output',
         ),
+        ({"device": ("cuda:0", "cuda:1")}, "stage.voice.devices: this engine uses one device a replica"),
         ({"model": "tiny-csm:x"}, 'model = "tiny-csm:x": no such directory; it must be that of a checkpoint'),
     ],
 )
-def test_a_stage_that_does_not_fit_is_refused(changed: dict[str, Any], line: str) -> None:
-    with pytest.raises(ConfigError) as caught:
-        create(replace(CONTEXT, **changed))
-    assert caught.value.message == line
+def test_a_stage_that_does_not_fit_is_refused_as_it_is_before_anything_starts(
+    changed: dict[str, Any], line: str
+) -> None:
+    context = replace(CONTEXT, **changed)
+    with pytest.raises(ConfigError) as loading:
+        create(context)
+    assert loading.value.message == line
+    with pytest.raises(ConfigError) as checking:
+        estimate_memory(asked_of(context))
+    assert checking.value.message == line
+
+
+def asked_of(context: EngineContext) -> MemoryAsked:
+    """What is known of the same stage before it is started."""
+    return MemoryAsked(
+        context.stage,
+        context.model,
+        context.options,
+        context.device,
+        context.max_inflight,
+        4 * context.max_inflight,
+        {source: {} for source in context.sources},
+        context.targets,
+        context.final_output,
+    )

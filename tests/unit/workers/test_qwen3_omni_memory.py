@@ -19,6 +19,11 @@ from omnizmq.workers.engines.hf import engine
 from omnizmq.workers.memory import MemoryAsked, MemoryNeed
 
 GIB = 1 << 30
+SOURCES: dict[str, dict[str, Any]] = {
+    "thinker": {},
+    "talker": {"thinker": {}},
+    "code2wav": {"talker": {"chunk_frames": 25}},
+}
 SMALL = {
     "thinker.model.embed_tokens.weight": (100, 64),
     "thinker.lm_head.weight": (100, 64),
@@ -45,9 +50,9 @@ def small(tmp_path: Path) -> Path:
 
 
 def need(model: Path | str, role: str, on_cpu: bool = False, max_inflight: int = 16, **options: Any) -> MemoryNeed:
-    sources = {"talker": {"chunk_frames": 25}} if role == "code2wav" else {}
+    device = () if on_cpu else ("cuda:0",)
     return engine.estimate_memory(
-        MemoryAsked(role, str(model), {"role": role, **options}, on_cpu, max_inflight, 4 * max_inflight, sources)
+        MemoryAsked(role, str(model), {"role": role, **options}, device, max_inflight, 4 * max_inflight, SOURCES[role])
     )
 
 
@@ -86,7 +91,7 @@ def test_the_workspace_grows_with_what_a_step_computes(real: Path) -> None:
 
     def decoding(chunk_frames: int) -> int:
         sources = {"talker": {"chunk_frames": chunk_frames}}
-        asked = MemoryAsked("code2wav", str(real), {"role": "code2wav"}, False, 1, 4, sources)
+        asked = MemoryAsked("code2wav", str(real), {"role": "code2wav"}, ("cuda:0",), 1, 4, sources)
         return engine.estimate_memory(asked).workspace
 
     assert decoding(250) > decoding(25)
@@ -109,8 +114,8 @@ def test_neither_torch_nor_transformers_is_imported(real: Path) -> None:
 import sys
 from omnizmq.workers.engines.hf import engine
 from omnizmq.workers.memory import MemoryAsked
-for role in ("thinker", "talker", "code2wav"):
-    engine.estimate_memory(MemoryAsked(role, {str(real)!r}, {{"role": role}}, False, 16, 64, {{}}))
+for role, sources in {SOURCES!r}.items():
+    engine.estimate_memory(MemoryAsked(role, {str(real)!r}, {{"role": role}}, ("cuda:0",), 16, 64, sources))
 print([name for name in ("torch", "transformers", "safetensors", "tokenizers") if name in sys.modules])
 """
     assert subprocess.check_output([sys.executable, "-c", code], text=True) == "[]\n"

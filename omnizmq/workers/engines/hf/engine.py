@@ -39,15 +39,8 @@ def check_options(stage: str, options: Mapping[str, Any]) -> None:
 def estimate_memory(asked: MemoryAsked) -> MemoryNeed:
     """For `omnizmq check`, before anything loads. Raises `ModelNotFoundError`, `ConfigError`, `LaunchError`."""
     role = read_options(asked.stage, asked.options)["role"]
-    tiny = _TINY.fullmatch(asked.model)
-    if tiny:
-        model = _tiny_model(tiny[1])
-        model.role(asked.stage, role)
-        return model.estimate_tiny(asked, role)
-    checkpoint = Checkpoint(asked.model)
-    model = _model_of(checkpoint)
-    model.role(asked.stage, role)
-    return model.estimate(asked, role, checkpoint)
+    model, checkpoint = _placed(asked, role)
+    return model.estimate_tiny(asked, role) if checkpoint is None else model.estimate(asked, role, checkpoint)
 
 
 def create(context: EngineContext) -> Engine:
@@ -56,15 +49,8 @@ def create(context: EngineContext) -> Engine:
     # The files are here: no library may look for newer ones on a hub.
     os.environ["HF_HUB_OFFLINE"] = "1"
     # What can be said without the libraries is said before they load, which takes seconds.
-    tiny = _TINY.fullmatch(context.model)
-    if tiny:
-        model = _tiny_model(tiny[1])
-        model.check_place(context, options["role"])
-        checkpoint = _make_tiny(context, model, int(tiny[2] or 0))
-    else:
-        checkpoint = Checkpoint(context.model)
-        model = _model_of(checkpoint)
-        model.check_place(context, options["role"])
+    model, there = _placed(context, options["role"])
+    checkpoint = _make_tiny(context, model) if there is None else there
     try:
         return model.create(context, options, checkpoint)
     except OmnizmqError:
@@ -77,8 +63,21 @@ def create(context: EngineContext) -> Engine:
         ) from error
 
 
-def _tiny_model(name: str) -> Model:
-    return next(model for model in MODELS if model.tiny == name)
+def _placed(context: EngineContext | MemoryAsked, role: str) -> tuple[Model, Checkpoint | None]:
+    """The stage's model and its checkpoint; None: a tiny one, made on the spot.
+
+    Raises `ConfigError` for a stage that cannot be one of the model's, on its devices and between its neighbours.
+    """
+    if len(context.device) > 1:
+        raise ConfigError(f"stage.{context.stage}.devices: this engine uses one device a replica")
+    checkpoint = None
+    if tiny := _TINY.fullmatch(context.model):
+        model = next(model for model in MODELS if model.tiny == tiny[1])
+    else:
+        checkpoint = Checkpoint(context.model)
+        model = _model_of(checkpoint)
+    model.check_place(context, role)
+    return model, checkpoint
 
 
 def _model_of(checkpoint: Checkpoint) -> Model:
@@ -90,6 +89,7 @@ def _model_of(checkpoint: Checkpoint) -> Model:
     return model
 
 
-def _make_tiny(context: EngineContext, model: Model, seed: int) -> Checkpoint:
+def _make_tiny(context: EngineContext, model: Model) -> Checkpoint:
+    seed = int(context.model.partition(":")[2] or 0)
     context.progress(f"building a tiny random {model.title}")
     return Checkpoint(str(model.make_tiny(context.private_dir, seed)))

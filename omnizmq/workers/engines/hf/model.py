@@ -42,8 +42,9 @@ class Model:
             raise ConfigError(f'stage.{stage}.options.role = "{name}": {self.title} has {" and ".join(self.roles)}')
         return role
 
-    def check_place(self, context: EngineContext, name: str) -> None:
-        """Raises `ConfigError` for a role that the model does not have, or that does not fit into the pipeline so."""
+    def check_place(self, context: EngineContext | MemoryAsked, name: str) -> None:
+        """Raises `ConfigError` for a role that the model does not have, or that does not fit into the pipeline so: one
+        rule, for who checks a configuration and for who loads it."""
         role = self.role(context.stage, name)
         if context.final_output not in (None, role.makes):
             made = f'"{role.makes}"' if role.makes else "no final output"

@@ -47,8 +47,6 @@ class Stage:
 
 
 def _device(context: EngineContext) -> torch.device:
-    if len(context.device) > 1:
-        raise ConfigError(f"stage.{context.stage}.devices: this engine uses one device a replica")
     if not context.device:
         return torch.device("cpu")
     if not torch.cuda.is_available():
