@@ -36,7 +36,7 @@ class PinnedRings:
         self._check("cudaHostUnregister", _cuda().cudaHostUnregister(_address(memory)))
 
     def _check(self, call: str, result: Any) -> None:
-        """A refusal is repeated to this thread by its next kernel, once: so one is run. The runtime keeps the last error
+        """A refusal is told again to this thread by its next kernel: so one is run. The runtime keeps the last error
         until cudaGetLastError is asked ("Error Handling", ibidem), as torch does after a launch
         (C10_CUDA_KERNEL_LAUNCH_CHECK)."""
         if int(result) == 0:
