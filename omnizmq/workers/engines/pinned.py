@@ -36,8 +36,8 @@ class PinnedRings:
         self._check("cudaHostUnregister", _cuda().cudaHostUnregister(_address(memory)))
 
     def _check(self, call: str, result: Any) -> None:
-        """A refusal is told again to this thread by its next kernel: so one is run. The runtime keeps the last error
-        until cudaGetLastError is asked ("Error Handling", ibidem), as torch does after a launch
+        """A refusal is repeated to this thread by its next kernel, once: so one is run. CUDA keeps its last error until
+        cudaGetLastError is asked ("Error Handling", there), which torch does after each launch
         (C10_CUDA_KERNEL_LAUNCH_CHECK)."""
         if int(result) == 0:
             return
