@@ -51,7 +51,13 @@ Name = Annotated[
 DeploymentName = Annotated[
     str, Meta(pattern=r"\A[A-Za-z0-9_-]{1,40}\Z", description="a name of 1 to 40 letters, digits, '_' and '-'")
 ]
-Device = Annotated[str, Meta(pattern=r"\A(cpu|cuda:[0-9]{1,4}|(GPU|MIG)-[0-9A-Za-z/-]{1,100})\Z")]
+Device = Annotated[
+    str,
+    Meta(
+        pattern=r"\A(cpu|cuda:[0-9]{1,4}|(GPU|MIG)-[0-9A-Za-z/-]{1,100})\Z",
+        description='"cuda:N", a UUID ("GPU-…", "MIG-…") or "cpu"',
+    ),
+]
 Devices = Annotated[
     list[Device | Annotated[list[Device], Meta(min_length=1)]],
     Meta(

@@ -123,12 +123,21 @@ def _value(value: Any, kind: Any, key: str) -> Any:
     if get_origin(kind) is list and isinstance(items[0], type) and issubclass(items[0], Section):
         return _list(items[0], value, key)
     if get_origin(kind) is dict and isinstance(value, dict):
-        return {name: _value(item, items[1], join(key, name)) for name, item in value.items()}
+        return {_key(name, items[0], key): _value(item, items[1], join(key, name)) for name, item in value.items()}
     try:
         msgspec.msgpack.encode(value)  # an integer of more than 64 bits could not be sent to a worker
         return msgspec.convert(value, kind)
     except (msgspec.ValidationError, OverflowError):
         raise BadValueError(key, f"{shown(value)}: {_words(inspect.type_info(kind))} was expected") from None
+
+
+def _key(name: str, kind: Any, table: str) -> str:
+    """A key of a table in which names are values."""
+    try:
+        return str(msgspec.convert(name, kind))
+    except msgspec.ValidationError:
+        expected = _words(inspect.type_info(kind))
+        raise BadValueError(join(table, name), f"{shown(name)} as a key: {expected} was expected") from None
 
 
 def _list(kind: type[_S], tables: Any, key: str) -> list[_S]:

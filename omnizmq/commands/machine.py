@@ -8,16 +8,38 @@ import subprocess
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
+from omnizmq.launcher import visibility
+
 _ASK_TIMEOUT_S = 20
 _NVIDIA_SMI = ["nvidia-smi", "--query-gpu=index,uuid,memory.total", "--format=csv,noheader,nounits"]
 
 
 def memory_of(device: str) -> int | None:
-    """Bytes of `"cpu"` (what this process may use) or of a GPU such as `"cuda:1"`; None: it cannot be found out."""
+    """Bytes of `"cpu"` (what this process may use) or of a GPU (`"cuda:1"`, a UUID); None: it cannot be found out."""
     if device == "cpu":
         return min([os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE"), *cgroup_limits()])
+    return next((nbytes for index, uuid, nbytes in gpus() if _means(_entry(device), index, uuid)), None)
+
+
+def identity(device: str) -> str:
+    """What two names of one GPU have in common: its UUID, where the driver tells it."""
+    entry = _entry(device)
+    return next((uuid for index, uuid, _ in gpus() if _means(entry, index, uuid)), entry or device)
+
+
+def _entry(device: str) -> str | None:
+    """The driver's number of a GPU, or the begin of its UUID; None: it is none, or one that is not visible."""
     kind, _, number = device.partition(":")
-    return _gpu(int(number or 0)) if kind == "cuda" else None
+    if kind != "cuda":
+        return device if device.startswith(("GPU-", "MIG-")) else None
+    visible = visibility.visible_entries(os.environ)
+    if visible is None:
+        return str(int(number))
+    return visible[int(number)] if int(number) < len(visible) else None
+
+
+def _means(entry: str | None, index: str, uuid: str) -> bool:
+    return entry is not None and (entry == index or uuid.startswith(entry))
 
 
 def cgroup_limits(root: Path = Path("/sys/fs/cgroup"), own: Path = Path("/proc/self/cgroup")) -> Iterator[int]:
@@ -46,17 +68,6 @@ def _limit(file: Path) -> Iterator[int]:
         yield int(text)
 
 
-def _gpu(number: int) -> int | None:
-    """As `cuda:NUMBER` is counted: among those that `CUDA_VISIBLE_DEVICES` names, by index or the begin of a UUID."""
-    visible = os.environ.get("CUDA_VISIBLE_DEVICES")
-    names = [str(number)] if visible is None else [name.strip() for name in visible.split(",")][number:]
-    if visible is None or names:
-        for index, uuid, nbytes in gpus():
-            if names[0] == index or (names[0] and uuid.startswith(names[0])):
-                return nbytes
-    return None
-
-
 @functools.cache
 def gpus() -> list[tuple[str, str, int]]:
     """Index, UUID and bytes of each that the driver lists; none without its tool."""
@@ -70,7 +81,6 @@ def gpus() -> list[tuple[str, str, int]]:
 
 def usable(device: str, stated_gib: Mapping[str, float]) -> int | None:
     """The lesser of what is found and what the configuration states; None: neither is known."""
-    known = [memory_of(device)]
-    if device in stated_gib:
-        known.append(int(stated_gib[device] * (1 << 30)))
+    stated = [int(has * (1 << 30)) for name, has in stated_gib.items() if identity(name) == identity(device)]
+    known = [memory_of(device), *stated]
     return min((nbytes for nbytes in known if nbytes is not None), default=None)

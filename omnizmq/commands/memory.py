@@ -78,21 +78,23 @@ class Placed:
         """Bytes of one device."""
         nbytes = 0
         if self.need is not None and device in self.devices:
-            nbytes += self.need.on_devices // len(self.devices)
+            nbytes += self.need.on_devices * self.devices.count(device) // len(self.devices)
         if device == CPU:
             nbytes += self.ring + (0 if self.need is None else self.need.process)
         return nbytes
 
 
 def placed(config: Config, needs: dict[str, MemoryNeed]) -> list[Placed]:
-    """All replicas, in the order of the configuration."""
-    return [
-        Placed(stage.name, replica, stage.devices_of(n) or (CPU,), needs.get(replica), ring)
-        for stage in config.stage
-        for ring in (_ring(config, stage),)
-        for n in range(stage.replicas)
-        for replica in (f"{stage.name}/{n}",)
-    ]
+    """All replicas, in the order of the configuration. A GPU with several names goes by the first of them."""
+    first: dict[str, str] = {}
+    replicas = []
+    for stage in config.stage:
+        ring = _ring(config, stage)
+        for n in range(stage.replicas):
+            devices = tuple(first.setdefault(machine.identity(one), one) for one in stage.devices_of(n)) or (CPU,)
+            replica = f"{stage.name}/{n}"
+            replicas.append(Placed(stage.name, replica, devices, needs.get(replica), ring))
+    return replicas
 
 
 def _ring(config: Config, stage: StageConfig) -> int:

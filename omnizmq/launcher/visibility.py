@@ -31,7 +31,7 @@ class Sight:
 
 def sight(stage: str, devices: Sequence[str], outer: Mapping[str, str]) -> Sight:
     """Of a replica with these devices (none: the CPU). Raises `ConfigError` for one that the launcher does not see."""
-    visible = _entries(outer.get(VARIABLE))
+    visible = visible_entries(outer)
     entries = [_entry(stage, device, visible) for device in devices]
     return Sight(",".join(entries), tuple(f"cuda:{n}" for n in range(len(devices))))
 
@@ -43,12 +43,12 @@ def check(config: Config, outer: Mapping[str, str]) -> None:
             sight(stage.name, stage.devices_of(replica), outer)
 
 
-def _entries(variable: str | None) -> list[str] | None:
-    """None: all that there are."""
-    if variable is None:
+def visible_entries(environment: Mapping[str, str]) -> list[str] | None:
+    """The numbers or UUIDs of the GPUs that a process with this environment sees; None: all that there are."""
+    if VARIABLE not in environment:
         return None
     entries = []
-    for entry in variable.split(","):
+    for entry in environment[VARIABLE].split(","):
         if not entry.strip() or entry.strip().startswith("-"):
             break
         entries.append(entry.strip())

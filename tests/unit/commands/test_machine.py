@@ -66,12 +66,17 @@ def gpus(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     [
         (None, "cuda:0", 81559),
         (None, "cuda:1", 40960),
-        (None, "cuda", 81559),
         (None, "cuda:2", None),
         ("1,0", "cuda:0", 40960),
         ("1", "cuda:1", None),
         ("GPU-bbbb", "cuda:0", 40960),
         ("", "cuda:0", None),
+        ("1,-1,0", "cuda:0", 40960),
+        ("1,-1,0", "cuda:2", None),
+        (None, "GPU-bbbb-2", 40960),
+        ("0", "GPU-bbbb", 40960),
+        (None, "GPU-cccc-3", None),
+        (None, "MIG-aaaa-1", None),
         (None, "xpu:0", None),
     ],
 )
@@ -96,3 +101,12 @@ def test_the_lesser_of_found_and_stated_counts() -> None:
     assert machine.usable("cuda:1", {"cuda:1": 0.5}) == 512 * MIB
     assert machine.usable("cuda:7", {"cuda:7": 2}) == 2048 * MIB
     assert machine.usable("cuda:7", {}) is None
+
+
+@pytest.mark.usefixtures("gpus")
+def test_a_gpu_is_the_same_by_all_its_names(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert machine.identity("cuda:1") == machine.identity("GPU-bbbb") == "GPU-bbbb-2"
+    assert machine.usable("cuda:1", {"GPU-bbbb-2": 1}) == 1024 * MIB
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "1,0")
+    assert machine.identity("cuda:0") == "GPU-bbbb-2"
+    assert machine.identity("cuda:7") == "cuda:7"

@@ -164,6 +164,15 @@ def test_each_replica_is_estimated_where_it_computes(run: Run, weighed: Callable
     assert (shares["cuda:1"], shares["cpu"]) == (3 + 1.25, 1.5 + 2 * 0.25 + 1.25 + 2 * 320 / 1024)
 
 
+def test_a_gpu_of_two_names_is_one(run: Run, weighed: Callable[..., str], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(machine, "gpus", lambda: [("0", "GPU-aaaa", 90 * GIB), ("1", "GPU-bbbb", 80 * GIB)])
+    memory = found(run, weighed(), 'stage.code2wav.devices=["GPU-aaaa"]')["memory"]
+    assert [(one["device"], one["need_bytes"] / GIB, one["has_bytes"] / GIB) for one in memory["devices"]][:2] == [
+        ("cuda:0", 29 + 29 + 3 + 1.25, 80),
+        ("cuda:1", 3, 80),
+    ]
+
+
 THINKER = "29.0 GiB: weights 20.0 GiB, slots 8.0 GiB, workspace 1.0 GiB"
 TALKER = "talker/0 3.0 GiB of 6.0 GiB: weights 6.0 GiB, slots 0, workspace 0"
 CODE2WAV = "code2wav/0 1.5 GiB: weights 1.0 GiB, slots 0, workspace 256 MiB"
@@ -239,6 +248,14 @@ def test_a_stages_own_interpreter_estimates_for_it(run: Run, weighed: Callable[.
     python.chmod(0o755)
     elsewhere = found(run, weighed(), f"stage.thinker.python={python}")["memory"]
     assert elsewhere == found(run, weighed())["memory"]
+
+
+@pytest.mark.parametrize("key", ["gpu", "cuda0", "cuda", "CPU"])
+def test_what_has_memory_is_a_device(run: Run, key: str) -> None:
+    setting = f"device_memory_gib.{key}=8"
+    expected = '"cuda:N", a UUID ("GPU-…", "MIG-…") or "cpu" was expected'
+    line = f'omnizmq check: --set {setting}: device_memory_gib.{key}: "{key}" as a key: {expected}\n'
+    assert run("check", "synthetic", "--set", setting) == (2, "", line)
 
 
 @pytest.mark.parametrize("value", ["0", "-1", "x", "true"])
