@@ -46,7 +46,7 @@ def document(config: Config, found: engines.Found) -> dict[str, Any]:
         "devices": [
             {
                 "device": device,
-                "need_bytes": sum(one.on(device) for one in replicas),
+                "need_bytes": _known(replicas, device),
                 "has_bytes": machine.usable(device, config.device_memory_gib),
             }
             for device in _devices(replicas)
@@ -105,6 +105,12 @@ def _devices(replicas: list[Placed]) -> list[str]:
     """Those that are used, in their order; the machine's own memory, which all use, last."""
     used = dict.fromkeys(device for one in replicas for device in one.devices)
     return [*(device for device in used if device != CPU), CPU]
+
+
+def _known(replicas: list[Placed], device: str) -> int | None:
+    """What is known to be needed there; None: nothing, since no engine of theirs says it."""
+    there = [one for one in replicas if device == CPU or device in one.devices]
+    return None if all(one.need is None for one in there) else sum(one.on(device) for one in there)
 
 
 def _row(one: Placed) -> dict[str, Any]:

@@ -145,7 +145,7 @@ def test_the_table_has_a_line_a_replica(run: Run, weighed: Callable[..., str]) -
         "  not known of tail/0",
         "  cuda:0: 61.0 GiB of 80.0 GiB",
         "  cuda:1: 3.0 GiB; what it has is not known",
-        "  cpu: 3.6 GiB of 4.0 GiB, with processes and rings",
+        "  cpu: at least 3.6 GiB of 4.0 GiB, with processes and rings",
     ]
 
 
@@ -229,6 +229,14 @@ def test_a_model_that_is_elsewhere_is_told_by_check_and_refused_by_launch(
         "model = absent: not here; so its memory is not checked, and `launch` would refuse it on this machine"
     ]
     assert document["memory"]["replicas"][0]["weights_bytes"] is None
+    assert [one["need_bytes"] for one in document["memory"]["devices"]] == [None, None, None]
+    lines = run("check", weighed("absent"))[1].splitlines()
+    assert lines[1] == f"note: {document['notes'][0]}"
+    assert lines[lines.index("memory") + 2 :][:3] == [
+        "  cuda:0: not known; it has 80.0 GiB",
+        "  cuda:1: not known",
+        "  cpu: not known; it has 4.0 GiB",
+    ]
     code, _, err = run("launch", "--config", weighed("absent"))
     assert (code, err) == (2, f"omnizmq launch: {weighed('absent')}: model = absent: not here\n")
 
