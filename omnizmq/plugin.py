@@ -1,4 +1,4 @@
-"""Plugins: programs that serve others through a deployment, each in a process of its own (DESIGN section 1).
+"""Plugins: programs that serve others through a deployment, each in a process of its own.
 
 A plugin is an `async` function of a `PluginContext`, found by the entry-point group `omnizmq.plugins` and started for
 each `[plugins.NAME]` of a configuration. It connects as a client like any other. It ends with its deployment (F6), and

@@ -3,9 +3,9 @@ in one.
 
     python tools/measure_stages.py [--config qwen3_omni_tiny] [--runs 11] [--json]
 
-Both take turns within one run, so their ratio means something on a busy machine. The model is tiny and its steps take
-milliseconds: of a real one the runtime's share is far smaller. Below 1 the processes win, since they work side by side.
-Needs the extra `transformers`.
+It takes one to two minutes. Both take turns within one run, so their ratio means something on a busy machine. The model
+is tiny and its steps take milliseconds: of a real one the runtime's share is far smaller. Below 1 the processes win,
+since they work side by side. Needs the extra `transformers`.
 """
 
 from __future__ import annotations

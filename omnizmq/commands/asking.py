@@ -83,6 +83,8 @@ class Asked:
         sound = turn.wave.document() if turn.wave is not None else None
         if sound is not None and not self.as_json:
             click.echo(f"wrote {sound['path']} ({sound['seconds']} s, {sound['sample_rate']} Hz)", err=True)
+        if turn.wave is not None and sound is None and turn.succeeded:
+            click.echo(f"no sound was made: {turn.wave.path} is not written", err=True)
         if turn.interrupted:
             click.echo("omnizmq chat: interrupted", err=True)
             return EXIT_INTERRUPTED

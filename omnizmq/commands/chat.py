@@ -193,7 +193,8 @@ def _check_own(config: str, asked: Asked, text: str | None) -> None:
     size = 0 if text is None else as_prompt(text).size()
     if size > loaded.router.max_prompt_bytes:
         limit = loaded.router.max_prompt_bytes
-        raise InvalidRequestError(f"the prompt has {size} bytes; this deployment takes at most {limit}")
+        text = f"the prompt has {size} bytes; this deployment takes at most {limit} (router.max_prompt_bytes)"
+        raise InvalidRequestError(text)
 
 
 @contextmanager

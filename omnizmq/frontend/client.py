@@ -209,9 +209,11 @@ class AsyncClient:
     ) -> wire.Submit:
         external_id = wire.check_external_id(request_id if request_id is not None else f"req-{secrets.token_hex(4)}")
         checked = as_prompt(prompt)
-        limit = self._welcomed().max_prompt_bytes
-        if checked.size() > limit:
-            raise InvalidRequestError(f"the prompt has {checked.size()} bytes; this deployment takes at most {limit}")
+        size, limit = checked.size(), self._welcomed().max_prompt_bytes
+        if size > limit:
+            raise InvalidRequestError(
+                f"the prompt has {size} bytes; this deployment takes at most {limit} (router.max_prompt_bytes)"
+            )
         if isinstance(modalities, str):
             raise InvalidRequestError(f"modalities is a list such as ['text'], not the string {modalities!r}")
         if output_kind not in ("delta", "final"):

@@ -42,7 +42,7 @@ class OwnedDeployment:
     async def start(self) -> str:
         options = [option for setting in self._sets for option in ("--set", setting)]
         self._process = await asyncio.create_subprocess_exec(
-            *(sys.executable, "-m", "omnizmq", "launch", "--owned"),
+            *(sys.executable, "-P", "-m", "omnizmq", "launch", "--owned"),
             *("--config", self._config, "--name", self.name, *options),
             stdin=PIPE,
             stdout=PIPE,

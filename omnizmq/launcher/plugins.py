@@ -91,7 +91,7 @@ class _Plugin:
         hears, answers = os.pipe()
         os.set_blocking(hears, False)
         spec = PluginSpec(self._config, self.name, self._nonce, str(self._directory), os.getpid(), answers)
-        command = [sys.executable, "-m", "omnizmq.plugin"]
+        command = [sys.executable, "-P", "-m", "omnizmq.plugin"]
         self._progress(self.name, "starting")
         try:
             self._process = ChildProcess(

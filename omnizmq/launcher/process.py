@@ -111,7 +111,8 @@ class WorkerProcess(ChildProcess):
         exited: Callable[[str], None],
         environment: Mapping[str, str] | None = None,
     ) -> None:
-        command = [spec.stage_config.python or sys.executable, "-m", "omnizmq.workers"]
+        # -P: nothing is imported from the directory that the deployment happens to be started in.
+        command = [spec.stage_config.python or sys.executable, "-P", "-m", "omnizmq.workers"]
         super().__init__(command, encode(spec), log, exited, environment=environment)
         self.spec = spec
 

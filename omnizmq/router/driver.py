@@ -120,7 +120,8 @@ class Driver:
     def _delivered(self, request: Request, command: life.Deliver) -> None:
         """Facts of what went to the caller: the first output of a stage, and the last."""
         state, stage = self._state, command.stage
-        request.output_ns[stage] = int(state.now * 1e9)
+        if command.content is not None:
+            request.output_ns[stage] = int(state.now * 1e9)
         if request.delivered[stage].sent == 1:
             state.record(request, "published", stage)
         if state.limits.trace_contents and command.content is not None:
@@ -140,7 +141,7 @@ class Driver:
         state.paused.discard(request.id)
         for stage, at_ns in request.output_ns.items():
             delivered = request.delivered[stage]
-            if delivered.begun:  # nothing else tells how far it came
+            if delivered.begun or command.finish_reason == "abort":  # nothing else tells how far it came
                 detail: dict[str, wire.Value] = {"outputs": delivered.sent}
                 state.record(request, "last_output", stage, detail, at_ns=at_ns)
         state.record(request, "terminal", command.stage, request.terminal_facts(command))

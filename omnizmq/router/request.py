@@ -5,6 +5,8 @@ Pure data and pure functions of it; the rules are in `lifecycle` and `core`.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 import msgspec
 
 from omnizmq import protocol as wire
@@ -104,7 +106,7 @@ class Request:
             engine_id=self.attempt.engine_ids[stage],
             prompt=None if incoming else self.submit.prompt,
             original_prompt=self.submit.prompt if config.wants_prompt else None,
-            params={**config.params, **self.submit.params.get(stage, {})},
+            params=config.params | _given(self.submit.params.get(stage, {})),
             priority=self.submit.priority,
             final=stage in self.plan.final_stages,
             window=self.window,
@@ -178,3 +180,8 @@ class Request:
                 "error_message": error.message,
             }
         return detail
+
+
+def _given(params: Mapping[str, wire.Param]) -> dict[str, wire.Param]:
+    """None is "not given": the configuration's value stands."""
+    return {name: value for name, value in params.items() if value is not None}

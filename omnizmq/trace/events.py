@@ -340,7 +340,7 @@ EVENTS = (
     Event(
         name="last_output",
         by=Teller.ROUTER,
-        says="the last output of a stage that gave some and not its end, told when the request ended",
+        says="the last output of a stage that was aborted, or gave some and not its end; told when the request ended",
         detail={"outputs": "how many went to the caller"},
         stage=True,
     ),

@@ -62,7 +62,7 @@ class EngineThread:
 
     @property
     def state(self) -> tuple[str, int]:
-        """`loading`, `idle` or `stepping`, and since when (CLOCK_MONOTONIC ns). Read from any thread."""
+        """`loading`, `idle`, `stepping` or `computing`, and since when (CLOCK_MONOTONIC ns). Read from any thread."""
         return ("loading", self._started_ns) if self._runner is None else self._runner.state
 
     @property

@@ -124,6 +124,20 @@ class TestT1Facts:
         fact = last(play, "last_output")
         assert (fact.at_ns, fact.detail) == (at_ns, {"outputs": 2})
 
+    def test_t1_how_far_a_stage_came_that_was_aborted(self) -> None:
+        """Its own end, which is part of the abort, is no output."""
+        play = running()
+        _ = play.brings(play.makes("thinker/0", REQUEST, 1, "Hi"))
+        at_ns = play.now_ns
+        play.now += 5
+        _ = play.brings(ClientSent(b"alice", wire.Abort(1, "demo")))
+        _ = play.brings(play.makes("thinker/0", REQUEST, 2, None, last=True))
+        _ = play.brings(play.finishes("thinker/0", REQUEST, "abort"))
+        _ = play.brings(play.finishes("voice/0", REQUEST, "abort"))
+        assert events(play, "last_output", "terminal")[0] == ("last_output", "thinker")
+        fact = last(play, "last_output")
+        assert fact.at_ns == at_ns
+
     @pytest.mark.parametrize(("client", "why"), [("alice", "caller"), ("bob", "operator")])
     def test_t1_who_asked_for_the_abort(self, client: str, why: str) -> None:
         play = running()

@@ -28,7 +28,7 @@ pytestmark = pytest.mark.transformers
 
 FRAMES = 220
 ROUNDING = 1e-4
-"""Of samples in -1..1. The wave is some thousand times larger."""
+"""Of samples in -1..1. The wave's mean is over a hundred times larger."""
 
 SHORT = "Hello!"
 LONG = "babebi " * 20

@@ -27,7 +27,7 @@ pytestmark = pytest.mark.transformers
 
 FRAMES = 219
 ROUNDING = 1e-4
-"""Of samples in -1..1. The wave is some thousand times larger."""
+"""Of samples in -1..1. The wave's mean is over a hundred times larger."""
 
 SHORT = "Hello!"
 LONG = "babebi " * 20

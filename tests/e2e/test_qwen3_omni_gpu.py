@@ -1,4 +1,4 @@
-"""The tiny Qwen3-Omni on a GPU, for which one is needed. Not run yet: none was at hand when this was written."""
+"""The tiny Qwen3-Omni on a GPU, for which one is needed. Not run yet."""
 
 from __future__ import annotations
 

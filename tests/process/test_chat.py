@@ -192,7 +192,7 @@ class TestFailures:
 
     def test_a_prompt_of_ten_megabytes(self) -> None:
         said = refused(stdin=b"ten bytes!" * 1_000_000)
-        assert said == "the prompt has 10000000 bytes; this deployment takes at most 1000000"
+        assert said == "the prompt has 10000000 bytes; this deployment takes at most 1000000 (router.max_prompt_bytes)"
         assert "takes at most 1000" in refused(
             "--config", "synthetic", "--set", "router.max_prompt_bytes=1000", "x" * 2000
         )

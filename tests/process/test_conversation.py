@@ -140,7 +140,8 @@ def test_the_turns_before_are_told_and_a_failed_one_is_forgotten() -> None:
             terminal.shows(b"\r\n" + b"x" * 40 + b"\r\n")
         terminal.shows(b"you> ")
         terminal.type(b"y" * 41 + b"\n")
-        terminal.shows(b"omnizmq chat: the prompt has 201 bytes; this deployment takes at most 200\r\nyou> ")
+        refused = b"the prompt has 201 bytes; this deployment takes at most 200 (router.max_prompt_bytes)"
+        terminal.shows(b"omnizmq chat: " + refused + b"\r\nyou> ")
         terminal.type(b"z" * 40 + b"\n")
         terminal.shows(b"\r\n" + b"z" * 40 + b"\r\nyou> ")
         terminal.type(CTRL_D)

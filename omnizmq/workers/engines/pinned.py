@@ -36,7 +36,9 @@ class PinnedRings:
         self._check("cudaHostUnregister", _cuda().cudaHostUnregister(_address(memory)))
 
     def _check(self, call: str, result: Any) -> None:
-        """A refusal is repeated to this thread by its next kernel, once: so one is run."""
+        """A refusal is repeated to this thread by its next kernel, once: so one is run. CUDA keeps its last error until
+        cudaGetLastError is asked ("Error Handling", there), which torch does after each launch
+        (C10_CUDA_KERNEL_LAUNCH_CHECK)."""
         if int(result) == 0:
             return
         with suppress(torch.AcceleratorError):

@@ -55,7 +55,7 @@ def test_it_is_told_its_specification_and_reaped(tmp_path: Path) -> None:
     reason, worker = run(tmp_path, "read line; echo $line > told; echo $@ > arguments; exit 7")
     assert (reason, worker.status) == ("exit status 7", 7)
     assert decode((tmp_path / "told").read_bytes()) == worker.spec
-    assert (tmp_path / "arguments").read_text() == "-m omnizmq.workers\n"
+    assert (tmp_path / "arguments").read_text() == "-P -m omnizmq.workers\n"
 
 
 def test_its_input_stays_open_until_it_is_reaped(tmp_path: Path) -> None:

@@ -28,7 +28,7 @@ def request() -> tuple[Request, Pools]:
     pools = Pools(PIPELINE.stages)
     for number, replica in enumerate(pools.replicas.values(), 1):
         replica.incarnation, replica.endpoint = number, f"ipc://{replica.id}"
-    frame = submission(params={"thinker": {"temperature": 0.0, "top_p": 0.5}}, priority=3)
+    frame = submission(params={"thinker": {"temperature": 0.0, "top_p": 0.5, "seed": None}}, priority=3)
     made = Request(b"alice", frame, PIPELINE.plan(None), CONFIG.router, arrived=0.0)
     made.attempt.bindings = {one.stage: Binding(one.id, one.incarnation) for one in pools.replicas.values()}
     return made, pools

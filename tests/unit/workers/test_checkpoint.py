@@ -79,6 +79,14 @@ def misshapen(folder: Path) -> None:
     write_shard(folder / "a.safetensors", {"one.w": ("F32", [2], bytes(24)), "two.w": ("BF16", [4], bytes(8))})
 
 
+def of_a_dtype_that_is_none(folder: Path) -> None:
+    write_shard(folder / "a.safetensors", {"one.w": (8, [2, 3], bytes(24))})  # type: ignore[dict-item]
+
+
+def of_a_newer_dtype(folder: Path) -> None:
+    write_shard(folder / "a.safetensors", {"one.w": ("F8_E8M0", [2, 3], bytes(6)), "two.w": ("BF16", [4], bytes(8))})
+
+
 def without_a_tensor(folder: Path) -> None:
     write_shard(folder / "a.safetensors", {"two.w": ("BF16", [4], bytes(8))})
 
@@ -93,6 +101,8 @@ def outside(folder: Path) -> None:
         (cut, r"a\.safetensors is damaged: it has \d+ bytes where its header says \d+"),
         (overlong, r"a\.safetensors is damaged: its header is none of a safetensors file"),
         (misshapen, r"a\.safetensors is damaged: its header is none of a safetensors file"),
+        (of_a_dtype_that_is_none, r"a\.safetensors is damaged: its header is none of a safetensors file"),
+        (of_a_newer_dtype, r"a\.safetensors: tensor one\.w is of F8_E8M0, which is not known here"),
         (without_a_tensor, r"a\.safetensors has no tensor one\.w, which model\.safetensors\.index\.json says it has"),
         (outside, "names a file outside the checkpoint"),
         (lambda folder: (folder / INDEX).write_text("{"), r"index\.json cannot be read: Expecting"),
@@ -100,11 +110,16 @@ def outside(folder: Path) -> None:
         (lambda folder: (folder / "config.json").unlink(), r"has no config\.json"),
     ],
 )
-def test_what_is_damaged_is_said_in_one_line(folder: Path, damage: Callable[[Path], object], line: str) -> None:
+def test_what_cannot_be_used_is_said_in_one_line(folder: Path, damage: Callable[[Path], object], line: str) -> None:
     damage(folder)
     with pytest.raises(LaunchError, match=line) as caught:
         Checkpoint(str(folder)).find(["one."])
     assert "\n" not in caught.value.message
+
+
+def test_a_dtype_that_is_not_known_is_no_matter_to_a_stage_without_it(folder: Path) -> None:
+    of_a_newer_dtype(folder)
+    assert set(Checkpoint(str(folder)).find(["two."])) == {"two.w", "two.v", "two.u"}
 
 
 def test_a_stage_that_the_checkpoint_does_not_have(folder: Path) -> None:

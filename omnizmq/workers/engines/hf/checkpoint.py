@@ -35,7 +35,7 @@ ITEM_BYTES = {
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """One tensor: `dtype` as safetensors writes it, and its bytes' place in the file."""
+    """One tensor: `dtype` as safetensors writes it, maybe none of `ITEM_BYTES`, and its bytes' place in the file."""
 
     file: Path
     dtype: str
@@ -67,7 +67,8 @@ class Checkpoint:
         return document
 
     def find(self, prefixes: Iterable[str]) -> dict[str, Entry]:
-        """All tensors whose names begin with one of these. Raises `LaunchError`, also when there are none."""
+        """All tensors whose names begin with one of these. Raises `LaunchError`, also when there are none, or one is of
+        a dtype that is not known."""
         starts = tuple(prefixes)
         wanted = defaultdict(list)
         for name, shard in self._shards.items():
@@ -81,6 +82,8 @@ class Checkpoint:
             for name in names:
                 if name not in header:
                     raise LaunchError(f"{shard} has no tensor {name}, which {self._index} says it has")
+                if (dtype := header[name].dtype) not in ITEM_BYTES:
+                    raise LaunchError(f"{shard}: tensor {name} is of {dtype}, which is not known here")
                 found[name] = header[name]
         return found
 
@@ -134,6 +137,9 @@ class Checkpoint:
 def _entry(file: Path, base: int, tensor: dict[str, Any]) -> Entry:
     start, stop = tensor["data_offsets"]
     entry = Entry(file, tensor["dtype"], tuple(tensor["shape"]), base + start, stop - start)
-    if start < 0 or entry.nbytes != ITEM_BYTES[entry.dtype] * math.prod(entry.shape):
+    if not isinstance(entry.dtype, str) or not 0 <= start <= stop:
+        raise ValueError("a tensor has no dtype or no place")
+    # Of a dtype that is not known the bytes are not known either: the stage that needs it refuses it.
+    if entry.dtype in ITEM_BYTES and entry.nbytes != ITEM_BYTES[entry.dtype] * math.prod(entry.shape):
         raise ValueError("a tensor's place does not fit its shape")
     return entry

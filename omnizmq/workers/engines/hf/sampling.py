@@ -24,7 +24,7 @@ SETTINGS: dict[str, Setting] = {
 
 @dataclass(frozen=True, slots=True)
 class Sampling:
-    """`temperature = 0` is greedy; `top_k = 0` and `top_p = 1` switch those off. Without a seed draws differ."""
+    """`temperature = 0` is greedy; `top_k = 0` and `top_p = 1` switch those off."""
 
     temperature: float = 0.0
     top_k: int = 0
@@ -79,7 +79,7 @@ def taken(tokens: torch.Tensor, fine: torch.Tensor) -> list[int | None]:
 
 
 def generator(device: torch.device, seed: int | None) -> torch.Generator:
-    """A source of randomness; without a seed, of its own each time."""
+    """A source of randomness. Without a seed each is another one, and draws differ."""
     made = torch.Generator(device=device)
     if seed is None:
         made.seed()

@@ -1,0 +1,27 @@
+"""The HTTP bridge, a plugin: OpenAI's API, with sound, on a deployment (extra `http`).
+
+It is a client of the router like any other, in a process of its own: an HTTP request is one request of the deployment,
+and ends when its caller goes. `settings.py` has the options of `[plugins.http]`. Only `serve` loads FastAPI, so that
+options can be checked without it.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from omnizmq.frontend.http.settings import Settings
+from omnizmq.plugin import PluginContext
+
+PACKAGES = ("fastapi", "uvicorn")
+
+
+def check_options(options: dict[str, Any]) -> None:
+    """Raises `ConfigError`."""
+    Settings.of(options)
+
+
+async def plugin(context: PluginContext) -> None:
+    """The entry point. Raises `ConfigError` or `LaunchError` where it cannot serve."""
+    from omnizmq.frontend.http.server import serve
+
+    await serve(context, Settings.of(context.options))

@@ -1,0 +1,170 @@
+"""One answer as OpenAI's chat completions have it: whole, or chunk by chunk. Pure: outputs in, documents out.
+
+One choice joins text and sound. With sound, the text is its transcript. A client joins every string that it gets, so an
+id or a role is said once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from omnizmq.frontend.http.problems import ABORTED, BridgeError
+from omnizmq.frontend.http.sound import Base64Stream, Encoder
+from omnizmq.frontend.output import RequestOutput
+
+EXPIRES_S = 3600
+"""How long an answer's sound can be named in a later turn."""
+
+
+@dataclass(frozen=True)
+class Head:
+    """What all documents of an answer have in common. `created`: seconds since 1970."""
+
+    id: str
+    model: str
+    created: int
+
+    @property
+    def audio_id(self) -> str:
+        return f"audio_{self.id.removeprefix('chatcmpl-')}"
+
+    @property
+    def expires_at(self) -> int:
+        return self.created + EXPIRES_S
+
+    def document(self, kind: str, **more: Any) -> dict[str, Any]:
+        return {"id": self.id, "object": kind, "created": self.created, "model": self.model, **more}
+
+
+class Transcript:
+    """The text of an answer, as it comes."""
+
+    def __init__(self) -> None:
+        self._parts: list[str] = []
+
+    def add(self, text: str) -> None:
+        self._parts.append(text)
+
+    def __str__(self) -> str:
+        return "".join(self._parts)
+
+
+class Whole:
+    """An answer that is given at its end. `encoder`: None where no sound was asked for."""
+
+    def __init__(self, head: Head, encoder: Encoder | None) -> None:
+        self._head = head
+        self._encoder = encoder
+        self._end: RequestOutput | None = None
+        self.transcript = Transcript()
+
+    def take(self, output: RequestOutput) -> None:
+        if output.text:
+            self.transcript.add(output.text)
+        if output.audio is not None and output.sample_rate and self._encoder is not None:
+            self._encoder.add(output.audio, output.sample_rate)
+        if output.finished:
+            self._end = output
+
+    def document(self) -> dict[str, Any]:
+        """Raises `BridgeError` where the request was aborted."""
+        assert self._end is not None
+        message: dict[str, Any] = {"role": "assistant", "content": str(self.transcript), "refusal": None}
+        if self._encoder is not None:
+            from base64 import b64encode
+
+            message["content"] = None
+            message["audio"] = {
+                "id": self._head.audio_id,
+                "data": b64encode(self._encoder.end()).decode(),
+                "expires_at": self._head.expires_at,
+                "transcript": str(self.transcript),
+            }
+        choice = {"index": 0, "message": message, "logprobs": None, "finish_reason": finish_reason(self._end)}
+        return self._head.document("chat.completion", choices=[choice], usage=usage_of(self._end.usage))
+
+
+class Streamed:
+    """An answer's chunks. `include_usage`: a last one has the usage, and no choice."""
+
+    def __init__(self, head: Head, encoder: Encoder | None, *, include_usage: bool) -> None:
+        self._head = head
+        self._encoder = encoder
+        self._include_usage = include_usage
+        self._base64 = Base64Stream()
+        self._named = False
+        self.transcript = Transcript()
+
+    def begin(self) -> dict[str, Any]:
+        return self._chunk({"role": "assistant", "content": "" if self._encoder is None else None, "refusal": None})
+
+    def take(self, output: RequestOutput) -> Iterator[dict[str, Any]]:
+        """Raises `BridgeError` where the request was aborted."""
+        if output.text:
+            self.transcript.add(output.text)
+            if self._encoder is None:
+                yield self._chunk({"content": output.text})
+            else:
+                yield self._chunk({"audio": self._audio(transcript=output.text)})
+        if output.audio is not None and output.sample_rate and self._encoder is not None:
+            yield from self._sound(self._base64.add(self._encoder.add(output.audio, output.sample_rate)))
+        if output.finished:
+            yield from self._end(output)
+
+    def _end(self, output: RequestOutput) -> Iterator[dict[str, Any]]:
+        reason = finish_reason(output)
+        if self._encoder is not None:
+            yield from self._sound(self._base64.add(self._encoder.end()) + self._base64.end())
+            yield self._chunk({"audio": self._audio(expires_at=self._head.expires_at)})
+        yield self._chunk({}, reason)
+        if self._include_usage:
+            yield self._document(choices=[], usage=usage_of(output.usage))
+
+    def _sound(self, data: str) -> Iterator[dict[str, Any]]:
+        if data:
+            yield self._chunk({"audio": self._audio(data=data)})
+
+    def _audio(self, **part: Any) -> dict[str, Any]:
+        if self._named:
+            return part
+        self._named = True
+        return {"id": self._head.audio_id, **part}
+
+    def _chunk(self, delta: dict[str, Any], reason: str | None = None) -> dict[str, Any]:
+        return self._document(choices=[{"index": 0, "delta": delta, "logprobs": None, "finish_reason": reason}])
+
+    def _document(self, **more: Any) -> dict[str, Any]:
+        usage = {"usage": None} if self._include_usage else {}
+        return self._head.document("chat.completion.chunk", **{**usage, **more})
+
+
+def finish_reason(end: RequestOutput) -> str:
+    """`stop` or `length`. Raises `BridgeError` where the request was aborted: OpenAI's API has no word for that."""
+    if end.finish_reason == "abort":
+        raise BridgeError(ABORTED, "aborted", "the request was aborted")
+    return end.finish_reason or "stop"
+
+
+def usage_of(usage: Mapping[str, Mapping[str, int | float]]) -> dict[str, Any]:
+    """Of all stages: what the first counted of the prompt; its completion is text, those of later stages are sound."""
+    counts = list(usage.values())
+    prompt = _count(counts[:1], "prompt_tokens")
+    text, sound = _count(counts[:1], "completion_tokens"), _count(counts[1:], "completion_tokens")
+    return {
+        "prompt_tokens": prompt,
+        "completion_tokens": text + sound,
+        "total_tokens": prompt + text + sound,
+        "prompt_tokens_details": {
+            "audio_tokens": _count(counts[:1], "prompt_audio_tokens"),
+            "text_tokens": prompt - _count(counts[:1], "prompt_audio_tokens"),
+            "image_tokens": 0,
+            "cached_tokens": _count(counts[:1], "cached_tokens"),
+        },
+        "completion_tokens_details": {"audio_tokens": sound, "text_tokens": text, "reasoning_tokens": 0},
+    }
+
+
+def _count(counts: list[Mapping[str, int | float]], name: str) -> int:
+    return int(sum(count.get(name, 0) for count in counts))

@@ -1,0 +1,91 @@
+"""The application: routes, and one shape for everything that goes wrong."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Sequence
+from typing import Any
+
+from fastapi import FastAPI
+from fastapi.exceptions import RequestValidationError
+from starlette.exceptions import HTTPException
+from starlette.middleware.cors import CORSMiddleware
+from starlette.requests import Request
+from starlette.responses import Response
+
+from omnizmq import __version__
+from omnizmq.errors import OmnizmqError
+from omnizmq.frontend.http import chat, models, requests
+from omnizmq.frontend.http.gone import CallerGoneError
+from omnizmq.frontend.http.limits import BodyLimit
+from omnizmq.frontend.http.problems import ABORTED, BridgeError, body
+from omnizmq.frontend.http.sending import answered, failed
+from omnizmq.frontend.http.service import Service
+
+log = logging.getLogger(__name__)
+
+
+def make(service: Service) -> FastAPI:
+    """For the deployment that the service is a client of."""
+    app = FastAPI(title="omnizmq", version=__version__, docs_url="/docs", redoc_url=None)
+    app.include_router(chat.routes(service))
+    app.include_router(models.routes(service))
+    app.include_router(requests.routes(service))
+    app.add_exception_handler(OmnizmqError, _failed)
+    app.add_exception_handler(BridgeError, _failed)
+    app.add_exception_handler(RequestValidationError, _invalid)
+    app.add_exception_handler(HTTPException, _refused)
+    app.add_exception_handler(CallerGoneError, _gone)
+    app.add_exception_handler(Exception, _unexpected)
+    app.add_middleware(BodyLimit, max_bytes=service.settings.max_body_mib << 20)
+    if service.settings.cors_origins:
+        app.add_middleware(
+            CORSMiddleware, allow_origins=service.settings.cors_origins, allow_methods=["*"], allow_headers=["*"]
+        )
+    return app
+
+
+async def _failed(_: Request, error: Exception) -> Response:
+    assert isinstance(error, OmnizmqError | BridgeError)
+    return failed(error)
+
+
+async def _invalid(_: Request, error: Exception) -> Response:
+    assert isinstance(error, RequestValidationError)
+    first = error.errors()[0]
+    where = _path(first["loc"])
+    said = "is not supported, or unknown" if first["type"] == "extra_forbidden" else first["msg"]
+    message = f"{where}: {said}" if where else f"the body is no JSON object: {said}"
+    return failed(BridgeError(400, "invalid_request", message, where or None))
+
+
+async def _refused(_: Request, error: Exception) -> Response:
+    """No such path or method, or a body that is too large."""
+    assert isinstance(error, HTTPException)
+    code = {404: "not_found", 405: "method_not_allowed", 413: "body_too_large"}.get(
+        error.status_code, "invalid_request"
+    )
+    headers = {"x-should-retry": "false", **(error.headers or {})}
+    return answered(body(error.status_code, code, str(error.detail)), status=error.status_code, headers=headers)
+
+
+async def _gone(_: Request, __: Exception) -> Response:
+    """Nobody reads it; it is for the log."""
+    return Response(status_code=ABORTED)
+
+
+async def _unexpected(request: Request, error: Exception) -> Response:
+    log.error("%s %s failed", request.method, request.url.path, exc_info=error)
+    text = f"the bridge failed on this request: {type(error).__name__}; its log says more"
+    return answered(body(500, "internal_error", text), status=500, headers={"x-should-retry": "false"})
+
+
+def _path(where: Sequence[Any]) -> str:
+    """As in `messages[0].content`: without the first part, which says that it is the body."""
+    path = ""
+    for part in where[1:]:
+        if isinstance(part, int):
+            path += f"[{part}]"
+        elif str(part).isidentifier():
+            path += f".{part}" if path else str(part)
+    return path

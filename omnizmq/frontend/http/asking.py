@@ -1,0 +1,179 @@
+"""A body of OpenAI's API as what `AsyncClient.generate` takes: prompt, modalities, parameters."""
+
+from __future__ import annotations
+
+import binascii
+from base64 import b64decode
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from omnizmq.frontend.http.problems import BridgeError
+from omnizmq.frontend.http.schema import AudioOut, AudioPart, ChatBody, ImagePart, Message, Part, Voice
+from omnizmq.frontend.http.settings import Settings
+
+OPENAI_VOICES = {
+    "alloy",
+    "ash",
+    "ballad",
+    "cedar",
+    "coral",
+    "echo",
+    "fable",
+    "marin",
+    "nova",
+    "onyx",
+    "sage",
+    "shimmer",
+}
+OPENAI_VOICES |= {"verse", "default"}
+"""Names that OpenAI's clients send unless told otherwise: here they mean the default voice."""
+
+
+@dataclass(frozen=True)
+class Asked:
+    """What `generate` is called with. `text_stage`: the one whose parameters OpenAI's fields are."""
+
+    prompt: list[dict[str, Any]]
+    modalities: list[str]
+    params: dict[str, dict[str, Any]]
+
+
+class Asking:
+    """For one deployment. `stages`: each stage's modality, where it is a final one, in their order."""
+
+    def __init__(self, settings: Settings, stages: dict[str, str | None], model: str) -> None:
+        self._settings = settings
+        self._stages = stages
+        self._model = model
+
+    @property
+    def modalities(self) -> list[str]:
+        return [modality for modality in self._stages.values() if modality is not None]
+
+    @property
+    def voices(self) -> list[str]:
+        """What can be asked for, the default first."""
+        return self._settings.voices or (["default"] if "audio" in self.modalities else [])
+
+    def chat(self, body: ChatBody, said: Callable[[str], str | None]) -> Asked:
+        """`said` is the transcript of an earlier answer's sound, by its id. Raises `BridgeError`."""
+        self.check_model(body.model)
+        wanted = self._wanted(body)
+        prompt = [self._message(message, f"messages[{n}]", said) for n, message in enumerate(body.messages)]
+        params = self._params(body.params)
+        text = params.setdefault(self._text_stage(), {})
+        for name, value in self._sampling(body).items():
+            if name in text:
+                raise _bad(f"{name} is given twice: by itself and in params.{self._text_stage()}", name)
+            text[name] = value
+        if "audio" in wanted and body.audio is not None:
+            self.voice(params, body.audio.voice)
+        return Asked(prompt, wanted, {stage: values for stage, values in params.items() if values})
+
+    def check_model(self, name: str) -> None:
+        """Raises `BridgeError`."""
+        if name != self._model:
+            text = f"the model {name!r} does not exist; this deployment serves {self._model!r}"
+            raise BridgeError(404, "model_not_found", text, "model")
+
+    def voice(self, params: dict[str, dict[str, Any]], voice: str | Voice) -> None:
+        """Into the parameters. Raises `BridgeError`."""
+        name = voice.id if isinstance(voice, Voice) else voice
+        voices = self._settings.voices
+        if name in voices:
+            stage, _, parameter = self._settings.voice_to.partition(".")
+            params.setdefault(stage, {})[parameter] = name
+        elif name.lower() not in OPENAI_VOICES:
+            known = f"voices are {', '.join(voices)}, and " if voices else "the one voice is "
+            raise _bad(f"there is no voice {name!r}; {known}'default'", "audio.voice")
+
+    def _wanted(self, body: ChatBody) -> list[str]:
+        """Text comes along with sound: it is the transcript."""
+        offered = self.modalities
+        for modality in body.modalities:
+            if modality not in offered:
+                raise _bad(f"this deployment gives {' and '.join(offered)}, not {modality}", "modalities")
+        if "audio" in body.modalities and body.audio is None:
+            raise _bad("audio is missing: with modalities of sound, audio.voice and audio.format say which", "audio")
+        if "audio" not in body.modalities and body.audio is not None:
+            raise _bad('audio is for modalities ["text", "audio"]', "audio")
+        wanted = list(dict.fromkeys(body.modalities))
+        return [modality for modality in offered if modality in wanted or (modality == "text" and "audio" in wanted)]
+
+    def _text_stage(self) -> str:
+        return next((stage for stage, modality in self._stages.items() if modality == "text"), next(iter(self._stages)))
+
+    def _sampling(self, body: ChatBody) -> dict[str, Any]:
+        if body.max_tokens is not None and body.max_completion_tokens is not None:
+            raise _bad("max_tokens and max_completion_tokens are two names of one thing: give one", "max_tokens")
+        given = {
+            "max_tokens": body.max_completion_tokens or body.max_tokens,
+            "temperature": body.temperature,
+            "top_p": body.top_p,
+            "seed": body.seed,
+            "stop": [body.stop] if isinstance(body.stop, str) else body.stop,
+        }
+        return {name: value for name, value in given.items() if value is not None}
+
+    def _params(self, given: dict[str, dict[str, Any]]) -> dict[str, dict[str, Any]]:
+        for stage in given:
+            if stage not in self._stages:
+                raise _bad(f"params.{stage}: stages are {', '.join(self._stages)}", "params")
+        return {stage: dict(values) for stage, values in given.items()}
+
+    # --- Messages --------------------------------------------------------------------------------------------------
+
+    def _message(self, message: Message, where: str, said: Callable[[str], str | None]) -> dict[str, Any]:
+        role = "system" if message.role == "developer" else message.role
+        if message.name is not None:
+            raise _bad(f"{where}.name is not supported: messages have a role alone", f"{where}.name")
+        if message.audio is not None:
+            return {"role": role, "content": self._transcript(message, where, said)}
+        if message.content is None:
+            raise _bad(f"{where}.content is missing", f"{where}.content")
+        if isinstance(message.content, str):
+            return {"role": role, "content": message.content}
+        parts = [self._part(part, f"{where}.content[{n}]") for n, part in enumerate(message.content)]
+        return {"role": role, "content": parts}
+
+    def _transcript(self, message: Message, where: str, said: Callable[[str], str | None]) -> str:
+        assert message.audio is not None
+        if message.role != "assistant" or message.content:
+            raise _bad(f"{where}.audio is for an assistant's message without content", f"{where}.audio")
+        transcript = said(message.audio.id)
+        if transcript is None:
+            raise BridgeError(404, "audio_not_found", f"{where}.audio.id: unknown or expired", f"{where}.audio.id")
+        return transcript
+
+    def _part(self, part: Part, where: str) -> dict[str, Any]:
+        match part:
+            case AudioPart():
+                data = _decoded(part.input_audio.data, f"{where}.input_audio.data")
+                return {"type": "audio", "data": data}
+            case ImagePart():
+                return {"type": "image", "data": self._image(part.image_url.url, f"{where}.image_url.url")}
+            case _:
+                return {"type": "text", "text": part.text}
+
+    def _image(self, url: str, where: str) -> bytes:
+        head, comma, data = url.partition(",")
+        if not head.startswith("data:image/") or not head.endswith(";base64") or not comma:
+            raise _bad(f"{where}: a data: URL such as data:image/png;base64,… was expected: nothing is fetched", where)
+        return _decoded(data, where)
+
+
+def output_format(audio: AudioOut | None) -> str:
+    """What the caller hears."""
+    return "wav" if audio is None else audio.format
+
+
+def _decoded(text: str, where: str) -> bytes:
+    try:
+        return b64decode(text, validate=True)
+    except (binascii.Error, ValueError) as error:
+        raise _bad(f"{where}: no base64: {error}", where) from error
+
+
+def _bad(message: str, param: str) -> BridgeError:
+    return BridgeError(400, "invalid_request", message, param)

@@ -1,0 +1,96 @@
+"""`POST /v1/chat/completions`."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator
+from contextlib import aclosing
+from typing import Any
+
+from fastapi import APIRouter
+from starlette.requests import Request
+from starlette.responses import Response
+
+from omnizmq.frontend.http.answer import Head, Streamed, Whole
+from omnizmq.frontend.http.asking import Asked, output_format
+from omnizmq.frontend.http.gone import while_connected
+from omnizmq.frontend.http.schema import ChatBody
+from omnizmq.frontend.http.sending import DONE, answered, event, sent
+from omnizmq.frontend.http.service import Caller, Service, now
+from omnizmq.frontend.http.sound import Encoder
+from omnizmq.frontend.output import RequestOutput
+
+
+def routes(service: Service) -> APIRouter:
+    """For the deployment that the service is a client of."""
+    router = APIRouter()
+
+    @router.post("/v1/chat/completions", summary="Ask, and get text and sound, streamed or whole")
+    async def chat(body: ChatBody, request: Request) -> Response:
+        caller = service.caller(request)
+        asked = service.asking.chat(body, lambda id_: service.transcripts.of(caller.owner, id_, now()))
+        encoder = Encoder(output_format(body.audio), streamed=body.stream) if "audio" in asked.modalities else None
+        answer = _Answer(service, asked, caller, encoder, body.metadata)
+        if body.stream:
+            include_usage = body.stream_options is not None and body.stream_options.include_usage
+            return await sent(request, answer.events(include_usage), "text/event-stream")
+        return await while_connected(request.receive, answer.whole())
+
+    return router
+
+
+class _Answer:
+    """One request's. `metadata` is the caller's own, and comes back with a whole answer."""
+
+    def __init__(
+        self,
+        service: Service,
+        asked: Asked,
+        caller: Caller,
+        encoder: Encoder | None,
+        metadata: dict[str, str] | None,
+    ) -> None:
+        self._service = service
+        self._outputs = service.outputs(asked, caller)
+        self._caller = caller
+        self._encoder = encoder
+        self._metadata = metadata
+
+    async def whole(self) -> Response:
+        """Raises `OmnizmqError`, `BridgeError`."""
+        with self._service.place():
+            async with aclosing(self._outputs) as outputs:
+                first = await anext(outputs)
+                head = self._head(first)
+                answer = Whole(head, self._encoder)
+                answer.take(first)
+                async for output in outputs:
+                    answer.take(output)
+        self._keep(head, str(answer.transcript))
+        document: dict[str, Any] = answer.document()
+        if self._metadata is not None:
+            document["metadata"] = self._metadata
+        return answered(document, headers={"x-request-id": first.request_id})
+
+    async def events(self, include_usage: bool) -> AsyncGenerator[str | bytes, None]:
+        """First the request id, then server-sent events. Raises `OmnizmqError`, `BridgeError`."""
+        with self._service.place():
+            async with aclosing(self._outputs) as outputs:
+                first = await anext(outputs)
+                yield first.request_id
+                head = self._head(first)
+                answer = Streamed(head, self._encoder, include_usage=include_usage)
+                yield event(answer.begin())
+                for chunk in answer.take(first):
+                    yield event(chunk)
+                async for output in outputs:
+                    for chunk in answer.take(output):
+                        yield event(chunk)
+        self._keep(head, str(answer.transcript))
+        yield DONE
+
+    def _head(self, first: RequestOutput) -> Head:
+        return Head(f"chatcmpl-{first.request_id}", self._service.model, now())
+
+    def _keep(self, head: Head, transcript: str) -> None:
+        if self._encoder is not None:
+            self._service.transcripts.keep(self._caller.owner, head.audio_id, head.expires_at, transcript)

@@ -1,0 +1,134 @@
+"""What may stand in the body of a request, as OpenAI's API has it; what is not supported is refused, never ignored."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Discriminator, Field, Tag, model_validator
+
+ParamValue = bool | int | float | str | list[str] | None
+
+_MEANS_NOTHING: dict[str, tuple[Any, ...]] = {
+    "n": (1,),
+    "frequency_penalty": (0,),
+    "presence_penalty": (0,),
+    "logprobs": (False,),
+    "top_logprobs": (0,),
+    "logit_bias": ({},),
+    "tools": ([],),
+    "tool_choice": ("none", "auto"),
+    "functions": ([],),
+    "parallel_tool_calls": (True, False),
+    "response_format": ({"type": "text"},),
+    "store": (False,),
+    "service_tier": ("auto", "default"),
+}
+"""Fields that are not supported, and the values that ask for nothing: clients send some of them unasked."""
+
+
+class Strict(BaseModel):
+    """No field that is not known, no string where a number is meant. `null` is as if the field were not there."""
+
+    model_config = ConfigDict(extra="forbid", strict=True)
+
+    @model_validator(mode="before")
+    @classmethod
+    def _without_nulls(cls, given: Any) -> Any:
+        return {key: value for key, value in given.items() if value is not None} if isinstance(given, dict) else given
+
+
+class TextPart(Strict):
+    type: Literal["text"]
+    text: str
+
+
+class InputAudio(Strict):
+    data: Annotated[str, Field(description="A sound file in base64.")]
+    format: Annotated[str, Field(description="`wav`, `mp3`, `flac`, `ogg`: what the file says of itself counts.")]
+
+
+class AudioPart(Strict):
+    type: Literal["input_audio"]
+    input_audio: InputAudio
+
+
+class ImageUrl(Strict):
+    url: Annotated[str, Field(description="A `data:` URL: nothing is fetched.")]
+    detail: Literal["auto", "low", "high"] = "auto"
+
+
+class ImagePart(Strict):
+    type: Literal["image_url"]
+    image_url: ImageUrl
+
+
+# Tags are no identifiers, so that they are told from fields where an error says its place.
+Part = Annotated[
+    Annotated[TextPart, Tag("<text>")]
+    | Annotated[AudioPart, Tag("<input_audio>")]
+    | Annotated[ImagePart, Tag("<image_url>")],
+    Discriminator(lambda part: f"<{part.get('type')}>" if isinstance(part, dict) else None),
+]
+Content = Annotated[
+    Annotated[str, Tag("<str>")] | Annotated[list[Part], Field(min_length=1), Tag("<parts>")],
+    Discriminator(lambda content: "<str>" if isinstance(content, str) else "<parts>"),
+]
+
+
+class EarlierAudio(Strict):
+    id: Annotated[str, Field(description="Of an answer's `message.audio`, until it expires.")]
+
+
+class Message(Strict):
+    role: Literal["system", "developer", "user", "assistant"]
+    content: Content | None = None
+    name: str | None = None
+    audio: EarlierAudio | None = None
+
+
+class Voice(Strict):
+    id: str
+
+
+class AudioOut(Strict):
+    voice: str | Voice = "default"
+    format: str = "wav"
+
+
+class StreamOptions(Strict):
+    include_usage: bool = False
+    include_obfuscation: bool = False
+
+
+class ChatBody(Strict):
+    """`POST /v1/chat/completions`."""
+
+    model: str
+    messages: Annotated[list[Message], Field(min_length=1)]
+    modalities: Annotated[list[Literal["text", "audio"]], Field(min_length=1)] = ["text"]
+    audio: AudioOut | None = None
+    stream: bool = False
+    stream_options: StreamOptions | None = None
+    max_completion_tokens: Annotated[int, Field(ge=1)] | None = None
+    max_tokens: Annotated[int, Field(ge=1, description="The older name of `max_completion_tokens`.")] | None = None
+    temperature: Annotated[float, Field(ge=0, le=2)] | None = None
+    top_p: Annotated[float, Field(gt=0, le=1)] | None = None
+    stop: str | Annotated[list[str], Field(max_length=4)] | None = None
+    seed: int | None = None
+    user: str | None = None
+    metadata: Annotated[dict[str, str], Field(max_length=16)] | None = None
+    params: Annotated[
+        dict[str, dict[str, ParamValue]],
+        Field(description="A stage's own parameters by its name, such as `{'talker': {'top_k': 50}}`."),
+    ] = {}
+
+    @model_validator(mode="before")
+    @classmethod
+    def _without_what_means_nothing(cls, given: Any) -> Any:
+        if not isinstance(given, dict):
+            return given
+        return {
+            key: value
+            for key, value in given.items()
+            if not any(value == nothing and type(value) is type(nothing) for nothing in _MEANS_NOTHING.get(key, ()))
+        }

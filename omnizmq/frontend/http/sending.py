@@ -1,0 +1,76 @@
+"""How an answer is sent: whole, or as it comes until its caller goes, which aborts its request."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import AsyncGenerator
+from contextlib import aclosing, suppress
+from typing import Any
+
+import msgspec
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.types import Receive, Scope, Send
+
+from omnizmq.errors import OmnizmqError
+from omnizmq.frontend.http import problems
+from omnizmq.frontend.http.gone import CallerGoneError, while_connected
+from omnizmq.frontend.http.problems import BridgeError
+
+log = logging.getLogger(__name__)
+
+DONE = b"data: [DONE]\n\n"
+encode = msgspec.json.Encoder().encode
+
+
+def answered(document: Any, *, status: int = 200, headers: dict[str, str] | None = None) -> Response:
+    """A JSON document."""
+    return Response(encode(document), status, headers, "application/json")
+
+
+def failed(error: OmnizmqError | BridgeError) -> Response:
+    """What went wrong, as OpenAI's clients expect it."""
+    status, body, headers = problems.of(error)
+    if isinstance(error, OmnizmqError) and error.request_id is not None:
+        headers["x-request-id"] = error.request_id
+    return answered(body, status=status, headers=headers)
+
+
+def event(document: Any) -> bytes:
+    """Of a stream of server-sent events."""
+    return b"data: " + encode(document) + b"\n\n"
+
+
+async def sent(request: Request, parts: AsyncGenerator[str | bytes, None], media_type: str) -> Response:
+    """An answer that goes out part by part. The first of `parts` is the request id: with it the answer begins.
+
+    Raises what goes wrong before: only then it can have a status of its own.
+    """
+    request_id = await while_connected(request.receive, anext(parts))
+    assert isinstance(request_id, str)
+    return _Sent(parts, media_type, {"x-request-id": request_id, "cache-control": "no-cache"})
+
+
+class _Sent(Response):
+    """What goes wrong after its begin is an event, where the media type has events; else the answer is cut off."""
+
+    def __init__(self, parts: AsyncGenerator[str | bytes, None], media_type: str, headers: dict[str, str]) -> None:
+        super().__init__(None, 200, headers, media_type)
+        del self.headers["content-length"]
+        self._parts = parts
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:  # noqa: ARG002
+        with suppress(CallerGoneError):
+            await while_connected(receive, self._send(send))
+
+    async def _send(self, send: Send) -> None:
+        await send({"type": "http.response.start", "status": self.status_code, "headers": self.raw_headers})
+        async with aclosing(self._parts) as parts:
+            try:
+                async for part in parts:
+                    await send({"type": "http.response.body", "body": part, "more_body": True})
+            except (OmnizmqError, BridgeError) as error:
+                if self.media_type != "text/event-stream":
+                    raise
+                await send({"type": "http.response.body", "body": event(problems.of(error)[1]), "more_body": True})
+        await send({"type": "http.response.body", "body": b"", "more_body": False})

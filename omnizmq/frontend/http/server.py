@@ -1,0 +1,82 @@
+"""The listening socket, and uvicorn on it."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+import uvicorn
+
+from omnizmq.errors import ConfigError, LaunchError
+from omnizmq.frontend.client import AsyncClient
+from omnizmq.frontend.http import app
+from omnizmq.frontend.http.service import Service
+from omnizmq.frontend.http.settings import Settings
+from omnizmq.plugin import PluginContext
+
+BACKLOG = 2048
+STOP_TIMEOUT_S = 3
+"""How long answers that are under way have when the deployment stops; it has waited for its requests before."""
+
+
+async def serve(context: PluginContext, settings: Settings) -> None:
+    """Until the deployment stops. Raises `ConfigError`, `LaunchError` where it cannot listen."""
+    with _listening(settings) as listener:
+        async with AsyncClient.connect(context.connect) as client:
+            config = uvicorn.Config(
+                app.make(Service(client, settings)),
+                log_config=None,
+                access_log=False,
+                lifespan="off",
+                server_header=False,
+                timeout_graceful_shutdown=STOP_TIMEOUT_S,
+            )
+            server = _Server(config, lambda: context.listening(_url(listener)))
+            serving = asyncio.ensure_future(server.serve([listener]))
+            stopping = asyncio.ensure_future(context.stopping.wait())
+            await asyncio.wait((serving, stopping), return_when=asyncio.FIRST_COMPLETED)
+            stopping.cancel()
+            server.should_exit = True
+            await serving
+
+
+class _Server(uvicorn.Server):
+    """Signals are the plugin's process's business."""
+
+    def __init__(self, config: uvicorn.Config, started: Callable[[], None]) -> None:
+        super().__init__(config)
+        self._started = started
+
+    @contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        yield
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        await super().startup(sockets)
+        self._started()
+
+
+@contextmanager
+def _listening(settings: Settings) -> Iterator[socket.socket]:
+    try:
+        found = socket.getaddrinfo(settings.host, settings.port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
+    except OSError as error:
+        raise ConfigError(
+            f'plugins.http.host: "{settings.host}": no address of this machine: {error.strerror}'
+        ) from error
+    family, *_, address = found[0]
+    with socket.socket(family, socket.SOCK_STREAM) as listener:
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            listener.bind(address)
+            listener.listen(BACKLOG)
+        except OSError as error:
+            raise LaunchError(f"http cannot listen at {settings.host}:{settings.port}: {error.strerror}") from error
+        yield listener
+
+
+def _url(listener: socket.socket) -> str:
+    host, port = listener.getsockname()[:2]
+    return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"

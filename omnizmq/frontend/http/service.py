@@ -1,0 +1,100 @@
+"""What the routes share: the deployment's client, who may ask, and how many at once."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import AsyncGenerator, Iterator
+from contextlib import aclosing, contextmanager
+from dataclasses import dataclass
+
+from starlette.requests import Request
+
+from omnizmq.errors import InvalidRequestError
+from omnizmq.frontend.client import AsyncClient
+from omnizmq.frontend.http.asking import Asked, Asking
+from omnizmq.frontend.http.keys import Keys
+from omnizmq.frontend.http.problems import BridgeError
+from omnizmq.frontend.http.settings import Settings
+from omnizmq.frontend.http.transcripts import Transcripts
+from omnizmq.frontend.output import RequestOutput
+
+
+@dataclass(frozen=True)
+class Caller:
+    """What a request's headers say: the key's owner, its own id, its deadline in seconds, its span."""
+
+    owner: str
+    external_id: str | None
+    deadline_s: float | None
+    traceparent: str | None
+
+
+class Service:
+    """For one deployment."""
+
+    def __init__(self, client: AsyncClient, settings: Settings) -> None:
+        self.client = client
+        self.settings = settings
+        self.model = settings.model or client.name
+        self.asking = Asking(settings, client.stages, self.model)
+        self.keys = Keys(settings.api_keys)
+        self.transcripts = Transcripts()
+        self._live = 0
+
+    def caller(self, request: Request) -> Caller:
+        """Raises `BridgeError`."""
+        headers = request.headers
+        return Caller(
+            self.keys.owner(headers.get("authorization")),
+            headers.get("x-request-id"),
+            _deadline(headers.get("x-request-timeout")),
+            headers.get("traceparent"),
+        )
+
+    @contextmanager
+    def place(self) -> Iterator[None]:
+        """One of `max_concurrent`. Raises `BridgeError`."""
+        if self._live >= self.settings.max_concurrent:
+            raise BridgeError(
+                429, "overloaded", f"{self._live} requests are in work here, as many as are let in at once"
+            )
+        self._live += 1
+        try:
+            yield
+        finally:
+            self._live -= 1
+
+    async def outputs(self, asked: Asked, caller: Caller) -> AsyncGenerator[RequestOutput, None]:
+        """As `AsyncClient.generate` gives them; the request is the caller's from the first on."""
+        generated = self.client.generate(
+            asked.prompt,
+            modalities=asked.modalities,
+            params=asked.params,
+            request_id=caller.external_id,
+            deadline_s=caller.deadline_s,
+            traceparent=caller.traceparent,
+        )
+        known = False
+        async with aclosing(generated):
+            async for output in generated:
+                if not known:
+                    self.keys.made(caller.owner, output.request_id, output.external_id)
+                    known = True
+                yield output
+
+
+def now() -> int:
+    """Seconds since 1970."""
+    return int(time.time())
+
+
+def _deadline(text: str | None) -> float | None:
+    if text is None:
+        return None
+    try:
+        seconds = float(text)
+    except ValueError:
+        seconds = 0.0
+    if not 0 < seconds < 1e9:
+        raise InvalidRequestError(f"header x-request-timeout: {text[:40]!r} is no number of seconds above 0")
+    return seconds

@@ -1,0 +1,81 @@
+"""The options of `[plugins.http]`."""
+
+from __future__ import annotations
+
+import ipaddress
+from typing import Annotated, Any, Self
+
+import msgspec
+
+from omnizmq.errors import ConfigError
+from omnizmq.tables import Section, read
+
+Port = Annotated[int, msgspec.Meta(ge=0, le=65535)]
+Positive = Annotated[int, msgspec.Meta(ge=1)]
+Sha256 = Annotated[
+    str, msgspec.Meta(pattern="^[0-9a-f]{64}$", description="a SHA-256 sum in 64 lower-case hexadecimal digits")
+]
+Target = Annotated[str, msgspec.Meta(pattern=r"^(|[^.]+\.[^.]+)$", description='"STAGE.PARAMETER"')]
+
+
+class ApiKey(Section, frozen=True):
+    """Whoever bears it may abort and trace the requests that it made, and no others."""
+
+    label_keys = ("name",)
+
+    name: str
+    """For logs."""
+
+    sha256: Sha256
+    """Of the key: `printf %s KEY | sha256sum`. The key itself stands nowhere."""
+
+
+class Settings(Section, frozen=True, kw_only=True):
+    """Where it listens, for whom, and up to what."""
+
+    host: str = "127.0.0.1"
+    """An address. One that others can reach needs `api_keys`."""
+
+    port: Port = 8091
+    """0: any that is free; the ready line says which."""
+
+    model: str = ""
+    """What requests call the model; empty: the deployment's name."""
+
+    voices: list[str] = []
+    """By the model's own names; the first is the default."""
+
+    voice_to: Target = "talker.speaker"
+    """The stage's parameter that takes a voice's name."""
+
+    api_keys: list[ApiKey] = []
+    """None: everybody who can reach the port may ask."""
+
+    cors_origins: list[str] = []
+    """Origins whose pages may ask from a browser, such as `https://example.org`. None: only its own."""
+
+    max_body_mib: Positive = 32
+    """A larger body is refused with 413."""
+
+    max_concurrent: Positive = 512
+    """Requests at once; more are refused with 429."""
+
+    @classmethod
+    def of(cls, options: dict[str, Any]) -> Self:
+        """Raises `ConfigError`."""
+        settings = read(cls, options, "plugins.http")
+        if not settings.api_keys and not _is_loopback(settings.host):
+            raise ConfigError(
+                f'plugins.http.host: "{settings.host}" can be reached by others: with no api_keys,'
+                " 127.0.0.1 or ::1 was expected"
+            )
+        return settings
+
+
+def _is_loopback(host: str) -> bool:
+    if host == "localhost":
+        return True
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return False

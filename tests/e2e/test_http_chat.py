@@ -1,0 +1,197 @@
+"""The bridge by the official Python client, unmodified, against the embedded deployment: chat with sound."""
+
+from __future__ import annotations
+
+import base64
+import io
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import openai
+import pytest
+import soundfile
+from support.running import Running, eventually, launched, omnizmq
+
+pytestmark = [pytest.mark.embedded, pytest.mark.http]
+
+QUESTION = [{"role": "user", "content": "What is the capital of France?"}]
+ANSWER = "The capital of France is Paris."
+SAMPLES = 55800  # of its sound
+SPOKEN: dict[str, Any] = {"model": "embedded", "messages": QUESTION, "modalities": ["text", "audio"], "seed": 0}
+FORMATS = ("wav", "pcm16", "flac", "mp3", "opus")
+
+
+@pytest.fixture(scope="module")
+def deployment() -> Iterator[Running]:
+    with launched("embedded", "plugins.http.port=0") as running:
+        yield running
+
+
+@pytest.fixture(scope="module")
+def client(deployment: Running) -> Iterator[Any]:
+    with openai.OpenAI(base_url=f"{deployment.ready['plugins']['http']}/v1", api_key="none", max_retries=0) as client:
+        yield client
+
+
+@pytest.fixture(scope="module")
+def wave(deployment: Running, tmp_path_factory: pytest.TempPathFactory) -> Any:
+    """What the command line writes for the same request: float64 samples at 24 kHz."""
+    path = tmp_path_factory.mktemp("wave") / "reply.wav"
+    done = omnizmq("chat", QUESTION[0]["content"], "--output", str(path), "--connect", deployment.name)
+    assert done.returncode == 0, done.stderr
+    samples, rate = soundfile.read(path)
+    assert rate == 24000
+    return samples
+
+
+def decoded(data: bytes, format_: str) -> Any:
+    if format_ == "pcm16":
+        return np.frombuffer(data, "<i2") / 32768
+    with soundfile.SoundFile(io.BytesIO(sized(data) if format_ == "flac" else data)) as sound:
+        assert sound.samplerate == 24000
+        return np.concatenate(list(sound.blocks(4096)))
+
+
+def sized(data: bytes) -> bytes:
+    """A FLAC file whose STREAMINFO says how many samples there are (RFC 9639, section 8.2): a stream has 0, unknown,
+    which libsndfile cannot read to its end."""
+    told = int.from_bytes(data[18:26], "big")
+    return data if told % (1 << 36) else data[:18] + (told + SAMPLES).to_bytes(8, "big") + data[26:]
+
+
+def alike(heard: Any, wave: Any, format_: str) -> None:
+    """Equal, or but for what a codec loses."""
+    if format_ in ("wav", "pcm16", "flac"):
+        assert np.array_equal(heard, wave)
+        return
+    n = min(len(heard), len(wave))
+    assert n > len(wave) - 4800
+    best = max(np.corrcoef(heard[delay : delay + n - 4800], wave[: n - 4800])[0, 1] for delay in range(2400))
+    assert best > 0.95
+
+
+class TestWhole:
+    def test_text(self, client: Any) -> None:
+        answer = client.chat.completions.create(model="embedded", messages=QUESTION)
+        (choice,) = answer.choices
+        assert (choice.message.role, choice.message.content, choice.finish_reason) == ("assistant", ANSWER, "stop")
+        assert answer.usage.completion_tokens == 8
+        assert answer.usage.total_tokens == answer.usage.prompt_tokens + 8
+
+    @pytest.mark.parametrize("format_", FORMATS)
+    def test_sound(self, client: Any, wave: Any, format_: str) -> None:
+        answer = client.chat.completions.create(**SPOKEN, audio={"voice": "alloy", "format": format_})
+        (choice,) = answer.choices
+        assert choice.message.content is None
+        assert choice.message.audio.transcript == ANSWER
+        assert choice.message.audio.expires_at > answer.created
+        alike(decoded(base64.b64decode(choice.message.audio.data), format_), wave, format_)
+
+    def test_the_limit_of_tokens_is_kept(self, client: Any) -> None:
+        answer = client.chat.completions.create(model="embedded", messages=QUESTION, max_completion_tokens=3)
+        assert answer.choices[0].finish_reason == "length"
+        assert answer.usage.completion_tokens == 3
+
+    def test_an_earlier_answer_is_named_by_its_sound(self, client: Any) -> None:
+        first = client.chat.completions.create(**SPOKEN, audio={"voice": "alloy", "format": "wav"})
+        turns = [
+            *QUESTION,
+            {"role": "assistant", "audio": {"id": first.choices[0].message.audio.id}},
+            {"role": "user", "content": "What is the capital of Italy?"},
+        ]
+        told = client.chat.completions.create(model="embedded", messages=turns)
+        said = [QUESTION[0], {"role": "assistant", "content": ANSWER}, turns[2]]
+        assert (
+            told.usage.prompt_tokens
+            == client.chat.completions.create(model="embedded", messages=said).usage.prompt_tokens
+        )
+
+
+class TestStreamed:
+    def test_text_grows(self, client: Any) -> None:
+        chunks = list(client.chat.completions.create(model="embedded", messages=QUESTION, stream=True))
+        texts = [chunk.choices[0].delta.content for chunk in chunks]
+        assert "".join(filter(None, texts)) == ANSWER
+        assert len(list(filter(None, texts))) > 3
+        assert chunks[-1].choices[0].finish_reason == "stop"
+        assert len({chunk.id for chunk in chunks}) == 1
+
+    @pytest.mark.parametrize("format_", FORMATS)
+    def test_sound(self, client: Any, wave: Any, format_: str) -> None:
+        stream = client.chat.completions.create(
+            **SPOKEN, audio={"voice": "alloy", "format": format_}, stream=True, stream_options={"include_usage": True}
+        )
+        parts: dict[str, str] = {"id": "", "data": "", "transcript": ""}
+        pieces, usage = 0, None
+        for chunk in stream:
+            usage = chunk.usage or usage
+            for choice in chunk.choices:
+                audio = sound.model_dump(exclude_unset=True) if (sound := choice.delta.audio) else {}
+                pieces += "data" in audio
+                for name in parts:
+                    parts[name] += audio.get(name) or ""
+        assert parts["transcript"] == ANSWER
+        assert parts["id"].count("audio_") == 1
+        assert usage is not None
+        assert usage.completion_tokens >= 8
+        assert pieces > 1
+        alike(decoded(base64.b64decode(parts["data"], validate=True), format_), wave, format_)
+
+    def test_who_closes_the_stream_aborts_the_request(self, client: Any, deployment: Running) -> None:
+        before = deployment.status()["counters"]["aborted"]
+        stream = client.chat.completions.create(**SPOKEN, audio={"voice": "alloy", "format": "wav"}, stream=True)
+        next(iter(stream))
+        stream.close()
+        assert eventually(lambda: deployment.status()["counters"]["aborted"] == before + 1)
+        assert eventually(deployment.idle)
+
+
+class TestRefused:
+    def refused(self, client: Any, kind: type[Exception], **body: Any) -> Any:
+        with pytest.raises(kind) as caught:
+            client.chat.completions.create(**{"model": "embedded", "messages": QUESTION, **body})
+        return caught.value
+
+    @pytest.mark.parametrize(
+        ("body", "param", "message"),
+        [
+            ({"n": 2}, "n", "n: is not supported, or unknown"),
+            ({"tools": [{"type": "function"}]}, "tools", "tools: is not supported"),
+            ({"temperature": 3}, "temperature", "less than or equal to 2"),
+            ({"modalities": ["text", "audio"]}, "audio", "audio is missing"),
+            ({"messages": []}, "messages", "at least 1 item"),
+            (
+                {"messages": [{"role": "user", "content": [{"type": "text"}]}]},
+                "messages[0].content[0].text",
+                "required",
+            ),
+            ({"extra_body": {"params": {"singer": {}}}}, "params", "stages are thinker, talker, code2wav"),
+            (
+                {"modalities": ["text", "audio"], "audio": {"voice": "caruso", "format": "wav"}},
+                "audio.voice",
+                "there is no voice 'caruso'",
+            ),
+            ({"modalities": ["text", "audio"], "audio": {"voice": "alloy", "format": "aac"}}, None, "formats are wav"),
+        ],
+    )
+    def test_what_cannot_be_served(self, client: Any, body: dict[str, Any], param: str | None, message: str) -> None:
+        error = self.refused(client, openai.BadRequestError, **body)
+        assert error.param == param
+        assert error.code == "invalid_request"
+        assert message in error.message
+
+    def test_another_model(self, client: Any) -> None:
+        error = self.refused(client, openai.NotFoundError, model="gpt-4o-audio-preview")
+        assert error.code == "model_not_found"
+
+    def test_a_deadline_that_passes(self, client: Any) -> None:
+        error = self.refused(client, openai.InternalServerError, extra_headers={"x-request-timeout": "0.001"})
+        assert (error.status_code, error.code) == (504, "deadline_exceeded")
+        assert error.response.headers["x-should-retry"] == "false"
+
+
+def test_models(client: Any) -> None:
+    (model,) = client.models.list().data
+    assert (model.id, model.owned_by) == ("embedded", "omnizmq")
+    assert client.models.retrieve("embedded").id == "embedded"

@@ -1,0 +1,129 @@
+"""The bridge's own rules, on stages without a model: keys, limits, health, errors, its start and its end."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import socket
+from collections.abc import Iterator
+from typing import Any
+
+import httpx
+import pytest
+from support.running import Running, eventually, launched, omnizmq
+
+pytestmark = [pytest.mark.http, pytest.mark.usefixtures("no_leaks")]
+
+BODY = {"model": "synthetic", "messages": [{"role": "user", "content": "one two three"}]}
+ECHO = ("stage.thinker.options.echo=true", "plugins.http.port=0")
+LONG = {**BODY, "messages": [{"role": "user", "content": "word " * 200}]}
+SLOW = ("stage.thinker.options.interval_ms=200", "plugins.http.port=0")
+
+
+def key(name: str) -> str:
+    return f'{{name = "{name}", sha256 = "{hashlib.sha256(f"key of {name}".encode()).hexdigest()}"}}'
+
+
+@pytest.fixture
+def deployment(request: pytest.FixtureRequest) -> Iterator[Running]:
+    with launched("synthetic", *request.param) as running:
+        yield running
+
+
+def web(running: Running, **headers: str) -> Any:
+    return httpx.Client(base_url=running.ready["plugins"]["http"], headers=headers, timeout=20)
+
+
+def error_of(answer: Any) -> tuple[int, str | None, str]:
+    error = answer.json()["error"]
+    return answer.status_code, error["code"], error["message"]
+
+
+@pytest.mark.parametrize("deployment", [ECHO], indirect=True)
+def test_it_answers_and_refuses_in_one_shape(deployment: Running) -> None:
+    with web(deployment) as http:
+        assert http.get("/health/live").status_code == 200
+        assert http.get("/health/ready").json() == {"status": "ready"}
+        answer = http.post("/v1/chat/completions", json=BODY, headers={"x-request-id": "mine"})
+        assert answer.json()["choices"][0]["message"]["content"] == "one two three"
+        assert answer.headers["x-request-id"].startswith("mine-")
+        assert error_of(http.get("/v1/nothing"))[:2] == (404, "not_found")
+        assert error_of(http.get("/v1/chat/completions"))[:2] == (405, "method_not_allowed")
+        broken = http.post("/v1/chat/completions", content=b"{", headers={"content-type": "application/json"})
+        assert error_of(broken)[:2] == (400, "invalid_request")
+        for text in ("x", "-1", "0", "nan", "1e99"):
+            refused = http.post("/v1/chat/completions", json=BODY, headers={"x-request-timeout": text})
+            assert error_of(refused) == (
+                400,
+                "invalid_request",
+                f"header x-request-timeout: {text!r} is no number of seconds above 0",
+            )
+        assert error_of(http.post("/v1/chat/completions", json=BODY, headers={"x-request-id": "a b"}))[0] == 400
+        assert "/v1/chat/completions" in http.get("/openapi.json").json()["paths"]
+    assert deployment.idle()
+
+
+@pytest.mark.parametrize("deployment", [(*ECHO, "plugins.http.max_body_mib=1")], indirect=True)
+def test_a_body_over_the_limit(deployment: Running) -> None:
+    large = json.dumps({**BODY, "messages": [{"role": "user", "content": "x" * (1 << 20)}]}).encode()
+    with web(deployment, **{"content-type": "application/json"}) as http:
+        for content in (large, (large[at : at + 65536] for at in range(0, len(large), 65536))):
+            assert error_of(http.post("/v1/chat/completions", content=content))[:2] == (413, "body_too_large")
+        assert http.post("/v1/chat/completions", json=BODY).status_code == 200
+
+
+@pytest.mark.parametrize("deployment", [(*SLOW, f"plugins.http.api_keys=[{key('ann')}, {key('bob')}]")], indirect=True)
+def test_who_bears_a_key_ends_its_own_requests_alone(deployment: Running) -> None:
+    with web(deployment) as nobody:
+        assert error_of(nobody.post("/v1/chat/completions", json=BODY))[:2] == (401, "invalid_api_key")
+        assert nobody.get("/health/ready").status_code == 200
+    ann = web(deployment, authorization="Bearer key of ann")
+    bob = web(deployment, authorization="Bearer key of bob")
+    with ann, bob, ann.stream("POST", "/v1/chat/completions", json={**LONG, "stream": True}) as answer:
+        id_ = answer.headers["x-request-id"]
+        assert error_of(bob.post(f"/v1/requests/{id_}/abort")) == (404, "not_found", f"no request '{id_}'")
+        assert ann.post(f"/v1/requests/{id_}/abort").json() == {"id": id_, "aborted": 1}
+        events = [line for line in answer.iter_lines() if line]
+        assert json.loads(events[-1].removeprefix("data: "))["error"]["code"] == "aborted"
+
+
+@pytest.mark.parametrize("deployment", [(*SLOW, "plugins.http.max_concurrent=1")], indirect=True)
+def test_more_than_are_let_in_are_told_to_come_again(deployment: Running) -> None:
+    with web(deployment) as http, http.stream("POST", "/v1/chat/completions", json={**LONG, "stream": True}):
+        refused = http.post("/v1/chat/completions", json=BODY)
+        assert error_of(refused)[:2] == (429, "overloaded")
+        assert (refused.headers["retry-after"], refused.headers["x-should-retry"]) == ("1", "true")
+    assert eventually(deployment.idle)
+
+
+@pytest.mark.parametrize("deployment", [SLOW], indirect=True)
+def test_a_caller_that_goes_before_its_answer_aborts_it(deployment: Running) -> None:
+    with web(deployment) as http:
+        with pytest.raises(httpx.ReadTimeout):
+            http.post("/v1/chat/completions", json=LONG, timeout=0.5)
+        assert eventually(lambda: deployment.status()["counters"]["aborted"] == 1)
+        assert eventually(deployment.idle)
+
+
+def test_f5_a_port_in_use() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as other:
+        port = other.getsockname()[1]
+        done = omnizmq("launch", "--config", "synthetic", "--http", str(port))
+    assert done.returncode == 1
+    assert f"http cannot listen at 127.0.0.1:{port}: Address already in use" in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("setting", "why"),
+    [
+        ("plugins.http.host=0.0.0.0", 'plugins.http.host: "0.0.0.0" can be reached by others: with no api_keys'),
+        ("plugins.http.prot=1", "plugins.http.prot: unknown key: did you mean 'port'?"),
+        ("plugins.http.port=70000", "plugins.http.port: 70000"),
+        ('plugins.http.api_keys=[{name = "a", sha256 = "short"}]', "sha256"),
+    ],
+)
+def test_w2_wrong_options_are_found_before_anything_starts(setting: str, why: str) -> None:
+    done = omnizmq("check", "synthetic", "--set", setting)
+    assert done.returncode == 2
+    assert why in done.stderr
+    assert done.stderr.count("\n") == 1
