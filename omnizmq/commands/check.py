@@ -86,7 +86,9 @@ def _notes(pipeline: Pipeline, found: Found) -> Iterator[str]:
 
 
 def _render(document: dict[str, Any]) -> str:
-    lines = [f"{document['name']}: valid, {' and '.join(document['modalities'])} ({document['file']})", "", "graph"]
+    lines = [f"{document['name']}: valid, {' and '.join(document['modalities'])} ({document['file']})"]
+    lines += [f"note: {note}" for note in document["notes"]]
+    lines += ["", "graph"]
     for stage in document["stages"]:
         output = f" => {stage['final_output']}" if stage["final_output"] else ""
         lines.append(f"  {stage['name']}{output}")
@@ -105,7 +107,6 @@ def _render(document: dict[str, Any]) -> str:
             *(f"  {one['plugin']}  {one['entry_point']}{_lacking(one)}" for one in document["plugins"]),
         ]
     lines += ["", "values", *(f"  {line}" for line in _assignments(document["values"]))]
-    lines += [f"note: {note}" for note in document["notes"]]
     return "\n".join(lines)
 
 
@@ -125,9 +126,20 @@ def _memory(document: dict[str, Any]) -> Iterator[str]:
     if unknown:
         yield f"not known of {', '.join(unknown)}"
     for one in document["devices"]:
-        has = "; what it has is not known" if one["has_bytes"] is None else f" of {gib(one['has_bytes'])}"
-        besides = ", with processes and rings" if one["device"] == "cpu" else ""
-        yield f"{one['device']}: {gib(one['need_bytes'])}{has}{besides}"
+        yield f"{one['device']}: {_filled(one, document['replicas'])}"
+
+
+def _filled(device: dict[str, Any], replicas: list[dict[str, Any]]) -> str:
+    """What it is filled with, of what it has: each as far as it is known."""
+    from omnizmq.commands.memory import gib
+
+    name, need, has = device["device"], device["need_bytes"], device["has_bytes"]
+    if need is None:
+        return "not known" + ("" if has is None else f"; it has {gib(has)}")
+    there = (one for one in replicas if name in ("cpu", *one["devices"]))
+    least = "at least " if any(one["sum_bytes"] is None for one in there) else ""
+    of = "; what it has is not known" if has is None else f" of {gib(has)}"
+    return f"{least}{gib(need)}{of}{', with processes and rings' if name == 'cpu' else ''}"
 
 
 def _aligned(rows: list[list[str]]) -> Iterator[str]:

@@ -49,21 +49,35 @@ def look(config: Config) -> Found:
     Raises `ConfigError` for an engine that is not installed, an interpreter of no use, a wrong option, or a model that
     is damaged or another engine's.
     """
-    from omnizmq.workers.memory import MemoryNeed
-
     found = Found()
     engines: dict[tuple[str, str | None], dict[str, Any]] = {}
     for stage in config.stage:
         for replicas in _alike(stage):
             answer = _answer(config, stage, stage.devices_of(replicas[0]))
-            if need := answer.pop("memory", None):
-                said = MemoryNeed(**{**need, "notes": tuple(need["notes"])})
-                found.needs.update({f"{stage.name}/{n}": said for n in replicas})
+            if need := _need(answer):
+                found.needs.update({f"{stage.name}/{n}": need for n in replicas})
             if line := answer.pop("absent", None):
                 found.absent[stage.name] = line
             engines[stage.engine, stage.python] = {"engine": stage.engine, "python": stage.python, **answer}
     found.engines.extend(engines.values())
     return found
+
+
+def needs_of(config: Config, stage: StageConfig) -> dict[str, MemoryNeed]:
+    """Of the stage's replicas, if its engine says it. Raises `ConfigError`."""
+    needs = {}
+    for replicas in _alike(stage):
+        if need := _need(_answer(config, stage, stage.devices_of(replicas[0]))):
+            needs.update({f"{stage.name}/{n}": need for n in replicas})
+    return needs
+
+
+def _need(answer: dict[str, Any]) -> MemoryNeed | None:
+    """Taken out of what `probe` said."""
+    from omnizmq.workers.memory import MemoryNeed
+
+    said = answer.pop("memory", None)
+    return None if said is None else MemoryNeed(**{**said, "notes": tuple(said["notes"])})
 
 
 def _alike(stage: StageConfig) -> list[list[int]]:

@@ -6,12 +6,14 @@ The needs are those of an engine that is written here; the checks of a real engi
 from __future__ import annotations
 
 import json
+import re
 import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
+from support import sparse_checkpoint
 
 from omnizmq import cli
 from omnizmq.commands import machine
@@ -145,7 +147,7 @@ def test_the_table_has_a_line_a_replica(run: Run, weighed: Callable[..., str]) -
         "  not known of tail/0",
         "  cuda:0: 61.0 GiB of 80.0 GiB",
         "  cuda:1: 3.0 GiB; what it has is not known",
-        "  cpu: 3.6 GiB of 4.0 GiB, with processes and rings",
+        "  cpu: at least 3.6 GiB of 4.0 GiB, with processes and rings",
     ]
 
 
@@ -175,7 +177,7 @@ def test_a_gpu_of_two_names_is_one(run: Run, weighed: Callable[..., str], monkey
 
 THINKER = "29.0 GiB: weights 20.0 GiB, slots 8.0 GiB, workspace 1.0 GiB"
 TALKER = "talker/0 3.0 GiB of 6.0 GiB: weights 6.0 GiB, slots 0, workspace 0"
-CODE2WAV = "code2wav/0 1.5 GiB: weights 1.0 GiB, slots 0, workspace 256 MiB"
+CODE2WAV = "code2wav/0 1.5 GiB: weights 1.0 GiB, slots 0, workspace 256 MiB, process and ring 256 MiB"
 ELSEWHERE = "it needs another device, or a larger one"
 
 
@@ -190,14 +192,12 @@ ELSEWHERE = "it needs another device, or a larger one"
         ),
         (
             "device_memory_gib.cuda:1=2",
-            f"cuda:1 has 2.0 GiB of memory, and 3.0 GiB are needed ({TALKER}): "
-            f"no number of slots makes it fit; {ELSEWHERE}",
+            f"cuda:1 has 2.0 GiB of memory, and 3.0 GiB are needed ({TALKER}): {ELSEWHERE}",
         ),
         (
             "device_memory_gib.cpu=3",
-            "cpu has 3.0 GiB of memory, and 3.6 GiB are needed (thinker/0 832 MiB for process and ring; "
-            "thinker/1 832 MiB for process and ring; talker/0 512 MiB for process and ring; "
-            f"{CODE2WAV}): no number of slots makes it fit; {ELSEWHERE}",
+            f"cpu has 3.0 GiB of memory, and 3.6 GiB are needed ({CODE2WAV}; thinker/0 832 MiB for process and ring; "
+            f"thinker/1 832 MiB for process and ring; and 1 more): {ELSEWHERE}",
         ),
     ],
 )
@@ -221,6 +221,51 @@ def test_the_slots_that_are_said_to_fit_do_so(
         assert run("check", weighed(), *sets, *fewer)[0] == 0
 
 
+@pytest.mark.parametrize(
+    ("file", "key", "value"),
+    [
+        ("qwen3_omni_tiny", "stage.talker.max_inflight", 100_000),  # it gives the slots
+        ("qwen3_omni_tiny", "stage.talker.options.slot_tokens", 1_000_000),
+        ("qwen3_omni_tiny", "stage.talker.replicas", 100),
+        ("real", "stage.code2wav.max_inflight", 100_000),
+        ("real", "stage.code2wav.max_registered", 400_000),
+        ("real", "stage.talker.options.slots", 4000),
+    ],
+)
+def test_what_is_said_to_make_it_fit_does_so(run: Run, tmp_path: Path, file: str, key: str, value: int) -> None:
+    if file == "real":
+        sparse_checkpoint.real(tmp_path / "model")
+    here = [f"model={tmp_path / 'model'}", "device_memory_gib.cuda:0=80", "device_memory_gib.cuda:1=80"]
+    name, base = ("qwen3_omni", here) if file == "real" else (file, ["device_memory_gib.cpu=2"])
+    if key.endswith("slots"):
+        base = [*base, "stage.talker.max_inflight=4000"]
+
+    def check(value: int) -> tuple[int, str]:
+        sets = [*base, f"{key}={value}"]
+        code, _, err = run("check", name, *(part for text in sets for part in ("--set", text)))
+        return code, err
+
+    code, err = check(value)
+    said = re.search(rf"with {re.escape(key)} = (\d+) \(now {value}\)", err)
+    assert (code, said is not None) == (2, True), err
+    assert said is not None
+    most = int(said[1])
+    assert check(most) == (0, "")
+    assert check(most + most // 8 + 1)[0] == 2
+
+
+def test_a_line_of_many_replicas_names_the_largest(run: Run) -> None:
+    sets = ("--set", "device_memory_gib.cpu=2", "--set", "stage.talker.replicas=100")
+    _, _, err = run("check", "qwen3_omni_tiny", *sets)
+    assert err.count("weights") == 3
+    assert "; and 99 more): it fits with stage.talker.replicas = " in err
+
+
+def test_numbers_that_round_to_the_same_are_told_apart(run: Run, weighed: Callable[..., str]) -> None:
+    _, _, err = run("check", weighed(), "--set", "device_memory_gib.cuda:1=2.999")
+    assert "cuda:1 has 3070 MiB of memory, and 3072 MiB are needed (" in err
+
+
 def test_a_model_that_is_elsewhere_is_told_by_check_and_refused_by_launch(
     run: Run, weighed: Callable[..., str]
 ) -> None:
@@ -229,6 +274,14 @@ def test_a_model_that_is_elsewhere_is_told_by_check_and_refused_by_launch(
         "model = absent: not here; so its memory is not checked, and `launch` would refuse it on this machine"
     ]
     assert document["memory"]["replicas"][0]["weights_bytes"] is None
+    assert [one["need_bytes"] for one in document["memory"]["devices"]] == [None, None, None]
+    lines = run("check", weighed("absent"))[1].splitlines()
+    assert lines[1] == f"note: {document['notes'][0]}"
+    assert lines[lines.index("memory") + 2 :][:3] == [
+        "  cuda:0: not known; it has 80.0 GiB",
+        "  cuda:1: not known",
+        "  cpu: not known; it has 4.0 GiB",
+    ]
     code, _, err = run("launch", "--config", weighed("absent"))
     assert (code, err) == (2, f"omnizmq launch: {weighed('absent')}: model = absent: not here\n")
 
