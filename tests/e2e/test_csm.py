@@ -249,6 +249,7 @@ class TestPrompts:
         ("prompt", "params", "line"),
         [
             (said("ba" * 40), {}, "the text has 85 tokens: a slot holds 30, the speech included"),
+            (said("ba" * 400), {}, r"the prompt has 835 characters, \d+ tokens at least: a slot holds 30"),
             (said("  "), {}, "there is nothing to say: the text is empty"),
             (Prompt(None, None, [5, 999]), {}, "token id 999 is none of this model's 260"),
             (messages(("user", AudioPart(b""))), {}, "the last message must be the user's, of text alone"),
@@ -304,6 +305,24 @@ class TestLoading:
         extra = {"backbone_model.extra.weight": torch.zeros(2)}
         with pytest.raises(LaunchError, match=r"has unknown tensors: .*backbone_model\.extra\.weight"):
             make("talker", rewritten(checkpoint, tmp_path, extra))
+
+    @pytest.mark.parametrize(
+        ("template", "line"), [("{% if %}", "TemplateSyntaxError"), ("{{ messages[0].nobody() }}", "UndefinedError")]
+    )
+    def test_a_template_that_does_not_work_is_found_at_the_start(
+        self, checkpoint: Path, tmp_path: Path, template: str, line: str
+    ) -> None:
+        folder = rewritten(checkpoint, tmp_path, {})
+        (folder / "chat_template.jinja").write_text(template)
+        with pytest.raises(LaunchError, match=f"cannot be loaded as a talker: {line}"):
+            make("talker", folder)
+
+    def test_a_checkpoint_without_a_tokenizer_is_refused(self, checkpoint: Path, tmp_path: Path) -> None:
+        folder = rewritten(checkpoint, tmp_path, {})
+        for name in ("tokenizer.json", "tokenizer_config.json"):
+            (folder / name).unlink()
+        with pytest.raises(LaunchError, match=r"the tokenizer of .* cannot be used"):
+            make("talker", folder)
 
     @pytest.mark.parametrize("role", NAMES)
     def test_a_stage_loads_without_the_others_shards(self, checkpoint: Path, tmp_path: Path, role: str) -> None:

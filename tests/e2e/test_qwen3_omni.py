@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import io
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -172,6 +172,18 @@ class TestHearing:
         assert made.tokens == heard.tokens
         assert not np.array_equal(made.codes, heard.codes)
 
+    @pytest.mark.parametrize("seconds", [(0.7, 2.3, 0.15), (1.004, 1.001), (1.0, 0.999)])
+    def test_features_are_those_of_the_librarys_batch(
+        self, engines: dict[str, Engine], reference: Reference, seconds: Sequence[float]
+    ) -> None:
+        """To the last bit, at every length; the silence after the shorter ones is not there."""
+        waves = [sound(length) for length in seconds]
+        inputs, counts = reference.features([samples[:, 0] for samples in waves])
+        made = engines["thinker"]._prompts._hearing.features([wave_file(samples) for samples in waves], 9)
+        mask = inputs["feature_attention_mask"].bool()
+        assert torch.equal(made.values, inputs["input_features"].permute(0, 2, 1)[mask].T)
+        assert (made.frames, made.tokens) == (mask.sum(1).tolist(), counts)
+
     @pytest.mark.parametrize(("rate", "channels"), [(44_100, 2), (8_000, 1), (16_000, 3)])
     def test_any_rate_and_number_of_channels_is_heard(
         self, engines: dict[str, Engine], rate: int, channels: int
@@ -187,6 +199,10 @@ class TestHearing:
             (asked(SHORT, wave_file(sound(0.01))), r"a sound of 0\.01 s is not usable: it must have 0\.1 to 9 s"),
             (asked(SHORT, wave_file(sound(30))), r"a sound of 30\.00 s is not usable"),
             (asked(SHORT, wave_file(sound(8.9))), r"the prompt has 131 tokens: a slot holds 118"),
+            (
+                asked(SHORT, *[wave_file(sound(5))] * 2),
+                r"the prompt's 2 sounds have 10\.00 s: together they may have 9 s",
+            ),
             (asked("<|audio_pad|>"), "the prompt has 1 placeholders of sounds, and 0 sounds"),
             (asked("<|image_pad|>"), "a placeholder of images"),
         ],
@@ -333,6 +349,7 @@ class TestText:
         ("prompt", "line"),
         [
             (said("ba" * 40), "the prompt has 48 tokens: a slot holds 30"),
+            (said("ba" * 400), r"the prompt has \d+ characters, \d+ tokens at least: a slot holds 30"),
             (Prompt(None, None, [5, 999]), "token id 999 is none of this model's"),
             (Prompt(None, [Message("user", [ImagePart(b"")])], None), "an image part"),
         ],

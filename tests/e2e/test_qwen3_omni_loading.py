@@ -211,6 +211,14 @@ def test_a_tokenizer_that_cannot_be_read_is_named(checkpoint: Path) -> None:
         make("thinker", checkpoint)
 
 
+def test_a_checkpoint_without_a_tokenizer_is_refused_with_what_is_missing(checkpoint: Path) -> None:
+    for name in ("tokenizer.json", "tokenizer_config.json"):
+        (checkpoint / name).unlink()
+    line = "a text has no tokens: it has no tokenizer.json, tokenizer_config.json, vocab.json, merges.txt"
+    with pytest.raises(LaunchError, match=line):
+        make("thinker", checkpoint)
+
+
 def test_a_tiny_one_is_made_on_the_spot_and_once(tmp_path: Path) -> None:
     for role in ("code2wav", "talker"):
         make(role, "tiny-qwen3-omni:5", private_dir=tmp_path).close()

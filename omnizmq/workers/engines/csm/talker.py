@@ -50,7 +50,8 @@ def create_talker(context: EngineContext, options: Mapping[str, Any], checkpoint
     """Raises `ConfigError`, `LaunchError`."""
     stage = Stage(context, options, checkpoint)
     context.progress("loading the talker")
-    return Talker(context, stage, TalkerModel(stage), Texts(checkpoint, stage.config.text_vocab_size))
+    model = TalkerModel(stage)
+    return Talker(context, stage, model, Texts(checkpoint, stage.config.text_vocab_size, model.slots.tokens))
 
 
 @dataclass(kw_only=True)

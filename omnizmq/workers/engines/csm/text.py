@@ -2,44 +2,31 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
-from transformers import AutoTokenizer
-
 from omnizmq.errors import InvalidRequestError, LaunchError
 from omnizmq.protocol import Prompt, TextPart
 from omnizmq.workers.engines.hf.checkpoint import Checkpoint
+from omnizmq.workers.engines.hf.tokenizer import Tokenizer
 
 
 class Texts:
     """Raises `LaunchError` when the checkpoint's tokenizer or its chat template cannot be used."""
 
-    def __init__(self, checkpoint: Checkpoint, tokens: int) -> None:
-        """`tokens`: how many the model knows."""
-        try:
-            self._tokenizer = AutoTokenizer.from_pretrained(checkpoint.path)
-        except (OSError, ValueError) as error:
-            raise LaunchError(f"the tokenizer of {checkpoint.path} cannot be used: {error}") from error
-        if self._tokenizer.chat_template is None:
+    def __init__(self, checkpoint: Checkpoint, tokens: int, most: int) -> None:
+        """`tokens`: how many the model knows; `most`: how many a prompt may have."""
+        self._tokenizer = Tokenizer(checkpoint, tokens, most)
+        if self._tokenizer.template is None:
             raise LaunchError(f"the checkpoint {checkpoint.path} has no chat template")
-        self._tokens = tokens
+        self.read(Prompt("Hello.", None, None), 0)  # a template that does not work is found now
 
     def read(self, prompt: Prompt | None, speaker: int) -> list[int]:
         """Raises `InvalidRequestError`."""
         if prompt is None:
             raise InvalidRequestError("this talker needs a prompt: it has no input edges")
         if prompt.token_ids is not None:
-            return self._checked(prompt.token_ids)
+            return self._tokenizer.checked(prompt.token_ids)
         # In its conversations a role is a speaker's number.
         turn = {"role": str(speaker), "content": [{"type": "text", "text": _said(prompt)}]}
-        text = self._tokenizer.apply_chat_template([turn], tokenize=False)
-        return self._checked(self._tokenizer(text, add_special_tokens=False).input_ids)
-
-    def _checked(self, ids: Sequence[int]) -> list[int]:
-        wrong = next((n for n in ids if not 0 <= n < self._tokens), None)
-        if wrong is not None:
-            raise InvalidRequestError(f"token id {wrong} is none of this model's {self._tokens}")
-        return list(ids)
+        return self._tokenizer.ids([turn])
 
 
 def _said(prompt: Prompt) -> str:

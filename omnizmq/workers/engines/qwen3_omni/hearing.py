@@ -6,7 +6,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from transformers import WhisperFeatureExtractor
 
 from omnizmq.errors import LaunchError
@@ -18,10 +20,11 @@ TOKENS_PER_S = 13
 
 @dataclass(frozen=True, slots=True)
 class Features:
-    """Of all sounds of a prompt: `values` float32 `[sounds, mels, frames]`, and which frames are real: `mask`."""
+    """Of all sounds of a prompt, one after the other: `values` float32 `[mels, frames]`; of each, how many `frames` and
+    `tokens` it has."""
 
     values: torch.Tensor
-    mask: torch.Tensor
+    frames: list[int]
     tokens: list[int]
 
 
@@ -36,18 +39,23 @@ class Hearing:
         self._window: int = 2 * audio_config.n_window
 
     def features(self, files: Sequence[bytes], longest_s: float) -> Features:
-        """Raises `InvalidRequestError` for a sound that cannot be read, or is too short or too long."""
-        waves = [sound.read(data, longest_s) for data in files]
-        made = self._extractor(
-            waves,
-            sampling_rate=sound.RATE,
-            padding=True,
-            truncation=False,
-            return_attention_mask=True,
-            return_tensors="pt",
-        )
-        frames = made["attention_mask"].sum(1).tolist()
-        return Features(made["input_features"], made["attention_mask"], [self._tokens(count) for count in frames])
+        """Raises `InvalidRequestError` for what cannot be read, is too short, or with the others longer than
+        `longest_s`."""
+        waves = sound.read(files, longest_s)
+        longest = max(map(len, waves))
+        made = [self._of(wave, longest) for wave in waves]
+        frames = [values.shape[1] for values in made]
+        return Features(torch.cat(made, dim=1), frames, [self._tokens(count) for count in frames])
+
+    def _of(self, wave: NDArray[np.float32], longest: int) -> torch.Tensor:
+        """`[mels, frames]`, equal to what the library makes of all sounds in one batch, where each is as long as the
+        longest: of the silence after a sound, its last frames see one window. So that silence takes no memory."""
+        hop, window = self._extractor.hop_length, self._extractor.n_fft
+        frames = min(-(-len(wave) // hop), longest // hop)
+        padded = np.pad(wave, (0, min(longest - len(wave), window)))
+        made = self._extractor(padded, sampling_rate=sound.RATE, padding=True, truncation=False, return_tensors="pt")
+        values: torch.Tensor = made["input_features"][0, :, :frames].clone()
+        return values
 
     def _tokens(self, frames: int) -> int:
         """Each window of frames, the last one cut short, goes through three convolutions of stride 2."""

@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from transformers import AutoTokenizer
-
 from omnizmq.errors import InvalidRequestError, LaunchError
 from omnizmq.protocol import AudioPart, ImagePart, Message, Prompt
-from omnizmq.workers.engines.hf.byte_tokens import Vocabulary
 from omnizmq.workers.engines.hf.checkpoint import Checkpoint
+from omnizmq.workers.engines.hf.tokenizer import Tokenizer
 from omnizmq.workers.engines.qwen3_omni.hearing import TOKENS_PER_S, Features, Hearing
 
 
@@ -28,17 +25,13 @@ class Prompts:
 
     def __init__(self, checkpoint: Checkpoint, config: Any, most: int) -> None:
         """`config`: the Thinker's; `most`: tokens that a prompt may have."""
-        try:
-            self._tokenizer: Any = AutoTokenizer.from_pretrained(checkpoint.path)
-        except (OSError, ValueError) as error:
-            raise LaunchError(f"the tokenizer of {checkpoint.path} cannot be used: {error}") from error
-        self._template = self._tokenizer.chat_template or _template(checkpoint)
-        self._tokens: int = config.text_config.vocab_size
+        self._tokenizer = Tokenizer(checkpoint, config.text_config.vocab_size, most)
+        self._tokenizer.template = self._tokenizer.template or _template(checkpoint)
         self._audio: int = config.audio_token_id
         self._others = {config.image_token_id: "image", config.video_token_id: "video"}
         self._longest_s = most / TOKENS_PER_S
         self._hearing = Hearing(checkpoint, config.audio_config)
-        self.vocabulary = Vocabulary(self._tokenizer)
+        self.vocabulary = self._tokenizer.vocabulary
         self._ids(Prompt("Hello.", None, None))  # a template that does not work is found now
 
     def read(self, prompt: Prompt | None) -> Asked:
@@ -62,21 +55,12 @@ class Prompts:
         if prompt is None:
             raise InvalidRequestError("a thinker needs a prompt: it has no input edges")
         if prompt.token_ids is not None:
-            return self._checked(prompt.token_ids)
+            return self._tokenizer.checked(prompt.token_ids)
         if prompt.messages is not None:
             turns = [{"role": message.role, "content": _content(message)} for message in prompt.messages]
         else:
             turns = [{"role": "user", "content": prompt.text or ""}]
-        text = self._tokenizer.apply_chat_template(
-            turns, chat_template=self._template, add_generation_prompt=True, tokenize=False
-        )
-        return self._checked(self._tokenizer(text, add_special_tokens=False).input_ids)
-
-    def _checked(self, ids: Sequence[int]) -> list[int]:
-        wrong = next((n for n in ids if not 0 <= n < self._tokens), None)
-        if wrong is not None:
-            raise InvalidRequestError(f"token id {wrong} is none of this model's {self._tokens}")
-        return list(ids)
+        return self._tokenizer.ids(turns, add_generation_prompt=True)
 
 
 def _template(checkpoint: Checkpoint) -> str:

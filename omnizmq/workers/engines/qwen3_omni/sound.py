@@ -1,9 +1,13 @@
-"""A caller's sound file as 16 kHz mono: any format that libsndfile reads, any rate, any number of channels."""
+"""Callers' sound files as 16 kHz mono: any format that libsndfile reads, any rate, any number of channels.
+
+A few bytes may stand for hours of silence: what is too much, by the headers and all sounds together, is not decoded.
+"""
 
 from __future__ import annotations
 
 import io
 import math
+from collections.abc import Sequence
 
 import numpy as np
 import soundfile
@@ -13,25 +17,70 @@ from omnizmq.errors import InvalidRequestError
 
 RATE = 16_000
 SHORTEST_S = 0.1
+SAMPLES_PER_S = 96_000
+"""Of all channels, before they are mixed: as many as 48 kHz stereo has, for as long as sounds may be together."""
+
+LOUDEST = 2.0**31
+"""Whole numbers of 32 bits may have been written as floats. The power of what is louder by far is no float32."""
+
+_WHOLE = 0.9  # of what a header says: MP3's may be an estimate
+_BLOCK = 1 << 16  # frames
 _SILENCE_S = 0.05  # put at the end while resampling: a spectrum is periodic, and the end would leak into the beginning
 
 
-def read(data: bytes, longest_s: float) -> NDArray[np.float32]:
-    """float32 `[samples]` at `RATE`. Raises `InvalidRequestError`; what is too long is not decoded."""
+def read(files: Sequence[bytes], longest_s: float) -> list[NDArray[np.float32]]:
+    """float32 `[samples]` of each at `RATE`. `longest_s`: of all together. Raises `InvalidRequestError`."""
     try:
-        with soundfile.SoundFile(io.BytesIO(data)) as file:
-            seconds = file.frames / file.samplerate
-            if not SHORTEST_S <= seconds <= longest_s:
-                raise InvalidRequestError(
-                    f"a sound of {seconds:.2f} s is not usable: it must have {SHORTEST_S} to {longest_s:.0f} s"
-                )
-            samples, rate = file.read(dtype="float32", always_2d=True), file.samplerate
+        _check_headers(files, longest_s)
+        return [_decode(data) for data in files]
     except soundfile.LibsndfileError as error:
         raise InvalidRequestError(f"a sound cannot be read: {error.error_string}") from None
-    mono = samples.mean(axis=1)
-    if not np.isfinite(mono).all():
+
+
+def _check_headers(files: Sequence[bytes], longest_s: float) -> None:
+    total_s, samples, most = 0.0, 0, int(longest_s * SAMPLES_PER_S)
+    for data in files:
+        with soundfile.SoundFile(io.BytesIO(data)) as file:
+            seconds = file.frames / file.samplerate
+            samples += file.frames * file.channels
+        if not SHORTEST_S <= seconds <= longest_s:
+            raise InvalidRequestError(
+                f"a sound of {seconds:.2f} s is not usable: it must have {SHORTEST_S} to {longest_s:.0f} s"
+            )
+        total_s += seconds
+    if total_s > longest_s:
+        raise InvalidRequestError(
+            f"the prompt's {len(files)} sounds have {total_s:.2f} s: together they may have {longest_s:.0f} s"
+        )
+    if samples > most:
+        raise InvalidRequestError(
+            f"the prompt's sounds have {samples} samples in all channels: together they may have {most}, "
+            f"{SAMPLES_PER_S} a second"
+        )
+
+
+def _decode(data: bytes) -> NDArray[np.float32]:
+    with soundfile.SoundFile(io.BytesIO(data)) as file:
+        said, rate, blocks = file.frames, file.samplerate, []
+        # Not by the library's `blocks`: where a file ends early, those are of memory that nobody wrote.
+        while len(block := file.read(_BLOCK, dtype="float32", always_2d=True)):
+            blocks.append(_mixed(block))
+    came = sum(map(len, blocks))
+    if came < said * _WHOLE:
+        raise InvalidRequestError(
+            f"a sound is damaged: it has {came / rate:.2f} s of sound where its header says {said / rate:.2f} s"
+        )
+    return resample(np.concatenate(blocks), rate)
+
+
+def _mixed(block: NDArray[np.float32]) -> NDArray[np.float32]:
+    """`[frames, channels]` to `[frames]`."""
+    if not np.isfinite(block).all():
         raise InvalidRequestError("a sound has samples that are no numbers")
-    return resample(mono, rate)
+    if np.abs(block).max(initial=0) > LOUDEST:
+        raise InvalidRequestError(f"a sound has samples beyond {LOUDEST:.0f}: full scale is 1")
+    mixed: NDArray[np.float32] = block.mean(axis=1)
+    return mixed
 
 
 def resample(samples: NDArray[np.float32], rate: int) -> NDArray[np.float32]:

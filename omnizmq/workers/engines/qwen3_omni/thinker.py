@@ -94,8 +94,10 @@ class ThinkerModel:
 
     def _hear(self, sounds: Features) -> torch.Tensor:
         """`[tokens, hidden]`: of all sounds, one after the other."""
-        heard: torch.Tensor = self._model.get_audio_features(
-            sounds.values.to(self._device, self._dtype), feature_attention_mask=sounds.mask.to(self._device)
+        frames = torch.tensor(sounds.frames, device=self._device)
+        encoder = self._model.model.audio_tower
+        heard: torch.Tensor = encoder(
+            sounds.values.to(self._device, self._dtype), feature_lens=frames, return_dict=True
         ).last_hidden_state
         return heard.to(self._dtype)
 
