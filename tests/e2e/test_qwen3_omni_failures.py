@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+import io
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+import soundfile
 
 pytest.importorskip("torch", reason="not installed: the extra `transformers`")
 pytest.importorskip("transformers", reason="not installed: the extra `transformers`")
@@ -16,8 +18,9 @@ import torch
 from support.qwen3_omni import Made, Stages, make
 
 from omnizmq.errors import OverloadedError, StageError
-from omnizmq.protocol import Prompt
-from omnizmq.workers.engine import Engine, EngineBrokenError
+from omnizmq.protocol import AudioPart, Message, Prompt
+from omnizmq.workers.engine import Engine, EngineBrokenError, EngineRequest
+from omnizmq.workers.engines.hf.sampling import Sampler
 from omnizmq.workers.engines.qwen3_omni import talker, thinker, tiny
 
 pytestmark = pytest.mark.transformers
@@ -44,7 +47,7 @@ ROLES = ("thinker", "talker", "code2wav")
 
 def params(n: int) -> dict[str, dict[str, Any]]:
     """Drawn, with a seed of its own: a draw too many or too few would show."""
-    drawn = {"temperature": 0.9, "top_k": 20, "seed": n}
+    drawn = {"temperature": 0.9, "top_k": 20, "repetition_penalty": 1.5, "seed": n}
     return {"thinker": {**drawn, "max_tokens": 8 + 2 * n}, "talker": {**drawn, "max_tokens": 12 + 2 * n}}
 
 
@@ -95,6 +98,24 @@ def no_memory() -> None:
 
 def out_of_memory() -> None:
     raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 20.00 MiB.")
+
+
+def out_of_numpy() -> None:
+    np.empty(1 << 50)
+
+
+class Spoiled:
+    """Stands where something is called, and raises; it has what that has."""
+
+    def __init__(self, sound: Any, error: Callable[[], None]) -> None:
+        self._sound = sound
+        self._error = error
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._sound, name)
+
+    def __call__(self, *_: Any, **__: Any) -> None:
+        self._error()
 
 
 def lost() -> None:
@@ -166,6 +187,48 @@ class TestMemory:
         for made, expected in zip(together(engines), alone, strict=True):
             assert_same(made, expected)
         assert refused
+
+    @pytest.mark.parametrize("role", ["thinker", "talker"])
+    def test_f1_a_token_that_is_chosen_again_was_not_seen_before(
+        self, engines: dict[str, Any], alone: list[Made], role: str, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """Memory is short where tokens are noted for the repetition penalty: of the second request of each batch."""
+        engine, saw = engines[role], Sampler.saw
+        choose, noted, refused = engine._choose, [], []
+
+        def choosing(requests: Sequence[Any], *logits: torch.Tensor) -> None:
+            noted[:] = [len(requests), 0]
+            choose(requests, *logits)
+            noted.clear()
+
+        def spoiled(sampler: Sampler, tokens: Sequence[int], vocabulary: int) -> None:
+            saw(sampler, tokens, vocabulary)
+            if noted and noted[0] > 1:
+                noted[1] += 1
+                if noted[1] == 2:
+                    refused.append(noted[0])
+                    no_memory()
+
+        monkeypatch.setattr(engine, "_choose", choosing)
+        monkeypatch.setattr(Sampler, "saw", spoiled)
+        for made, expected in zip(together(engines), alone, strict=True):
+            assert_same(made, expected)
+        assert refused
+
+    @pytest.mark.parametrize("error", [no_memory, out_of_numpy])
+    def test_f1_a_sound_that_cannot_be_prepared_may_be_asked_again(
+        self, engines: dict[str, Any], error: Callable[[], None], monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        file = io.BytesIO()
+        soundfile.write(file, np.zeros(16_000, np.float32), 16_000, format="WAV")
+        prompt = Prompt(None, [Message("user", [AudioPart(file.getvalue())])], None)
+        thinker = engines["thinker"]
+        with monkeypatch.context() as short:
+            short.setattr(thinker._prompts._hearing, "_extractor", Spoiled(thinker._prompts._hearing._extractor, error))
+            with pytest.raises(OverloadedError) as refused:
+                thinker.add(EngineRequest("one", prompt, {}))
+        assert refused.value.retriable
+        thinker.add(EngineRequest("one", prompt, {}))
 
     def test_f1_only_who_does_not_fit_alone_fails(self, engines: dict[str, Any], alone: list[Made]) -> None:
         slots: list[int] = []

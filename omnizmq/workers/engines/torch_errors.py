@@ -10,6 +10,8 @@ from __future__ import annotations
 import logging
 import re
 import traceback
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 import torch
 
@@ -20,11 +22,11 @@ from omnizmq.workers.engine import EngineBrokenError
 log = logging.getLogger(__name__)
 
 _NO_MEMORY = re.compile(
-    r"CUDA (driver )?error: out of memory|CUBLAS_STATUS_ALLOC_FAILED|DefaultCPUAllocator: (can't|not)"
+    r"CUDA (driver )?error: out of memory|(CUBLAS|CUDNN)_STATUS_ALLOC_FAILED|DefaultCPUAllocator: (can't|not)"
 )
 """As texts, where an allocation is not the caching allocator's: one of a library on the GPU, or one on the CPU."""
 
-_DEVICE = re.compile(r"(CUDA|HIP) (driver )?error")
+_DEVICE = re.compile(r"(CUDA (driver )?|cuDNN )error")
 _SHOWN = 200
 
 
@@ -40,6 +42,15 @@ def failure_of(error: BaseException, request_id: str) -> OmnizmqError:
     traceback.clear_frames(error.__traceback__)
     torch.cuda.empty_cache()  # another process may share the device
     return OverloadedError(f"no memory left on this stage's device for this request: {_shown(error)}")
+
+
+@contextmanager
+def told_by_failure_of(request_id: str) -> Iterator[None]:
+    """What is raised inside about a request, as `failure_of` makes it."""
+    try:
+        yield
+    except (RuntimeError, MemoryError) as error:
+        raise failure_of(error, request_id) from None
 
 
 def is_out_of_memory(error: BaseException) -> bool:

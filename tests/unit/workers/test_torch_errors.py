@@ -17,6 +17,7 @@ OUT_OF_MEMORY = [
     torch.AcceleratorError("CUDA error: out of memory\nSearch for `cudaErrorMemoryAllocation' in …"),
     RuntimeError("CUDA driver error: out of memory"),
     RuntimeError("CUDA error: CUBLAS_STATUS_ALLOC_FAILED when calling `cublasCreate(handle)`"),
+    RuntimeError("cuDNN error: CUDNN_STATUS_ALLOC_FAILED"),
     MemoryError("Unable to allocate 7 GiB for an array"),
 ]
 LOST = [
@@ -24,6 +25,7 @@ LOST = [
     torch.AcceleratorError("CUDA error: uncorrectable ECC error encountered"),
     RuntimeError("CUDA error: an illegal memory access was encountered"),
     RuntimeError("CUDA error: CUBLAS_STATUS_EXECUTION_FAILED when calling `cublasSgemm`"),
+    RuntimeError("cuDNN error: CUDNN_STATUS_EXECUTION_FAILED"),
 ]
 
 

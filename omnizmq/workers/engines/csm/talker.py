@@ -30,6 +30,7 @@ from omnizmq.workers.engines.hf.requests import Held, Requests, attempt, not_fin
 from omnizmq.workers.engines.hf.sampling import SETTINGS, Sampler, Sampling, generator
 from omnizmq.workers.engines.hf.stage import Stage
 from omnizmq.workers.engines.settings import read_params, whole
+from omnizmq.workers.engines.torch_errors import told_by_failure_of
 
 PARAMS = {
     **{name: SETTINGS[name] for name in ("temperature", "top_k", "top_p", "seed")},
@@ -90,9 +91,10 @@ class Talker:
     # --- Engine ----------------------------------------------------------------------------------------------------
 
     def add(self, request: EngineRequest) -> None:
-        """Raises `InvalidRequestError`."""
+        """Raises `InvalidRequestError`, and what `failure_of` makes of memory that is short."""
         params = {**DEFAULTS, **read_params(request.params, PARAMS)}
-        text = self._texts.read(request.prompt, params["speaker"])
+        with told_by_failure_of(request.request_id):
+            text = self._texts.read(request.prompt, params["speaker"])
         holds = self._model.slots.tokens
         room = holds - len(text)
         if room < 1:

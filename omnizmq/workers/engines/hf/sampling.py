@@ -22,14 +22,22 @@ SETTINGS: dict[str, Setting] = {
 }
 
 
+GREEDY_BELOW = 1e-5
+"""Logits that are divided by less leave float32; what is likeliest has nearly all the weight long before."""
+
+
 @dataclass(frozen=True, slots=True)
 class Sampling:
-    """`temperature = 0` is greedy; `top_k = 0` and `top_p = 1` switch those off."""
+    """`temperature = 0` is greedy, and so is one below `GREEDY_BELOW`; `top_k = 0` and `top_p = 1` switch those off."""
 
     temperature: float = 0.0
     top_k: int = 0
     top_p: float = 1.0
     repetition_penalty: float = 1.0
+
+    @property
+    def greedy(self) -> bool:
+        return self.temperature < GREEDY_BELOW
 
 
 class Sampler:
@@ -50,16 +58,23 @@ class Sampler:
 
     def choose(self, logits: torch.Tensor) -> torch.Tensor:
         """float32 `[vocabulary]` -> one token, still on the device. It is not counted as seen."""
+        if self._sampling.greedy:
+            return self._processed(logits).argmax()
+        weights = self.weights(logits)
+        # The smallest of exponential waiting times is a draw by these weights, without a copy to the host.
+        return (weights / torch.empty_like(weights).exponential_(generator=self.draws)).argmax()
+
+    def weights(self, logits: torch.Tensor) -> torch.Tensor:
+        """float32 `[vocabulary]` -> the probability of each to be drawn, unless greedy."""
+        return _warped(self._processed(logits), self._sampling).softmax(-1)
+
+    def _processed(self, logits: torch.Tensor) -> torch.Tensor:
         penalty = self._sampling.repetition_penalty
         if self._seen is not None:
             logits = torch.where(self._seen, torch.where(logits < 0, logits * penalty, logits / penalty), logits)
         if self._suppressed is not None:
             logits = logits.masked_fill(self._suppressed, -torch.inf)
-        if self._sampling.temperature == 0:
-            return logits.argmax()
-        weights = _warped(logits, self._sampling).softmax(-1)
-        # The smallest of exponential waiting times is a draw by these weights, without a copy to the host.
-        return (weights / torch.empty_like(weights).exponential_(generator=self.draws)).argmax()
+        return logits
 
 
 def choose(logits: torch.Tensor, samplers: Sequence[Sampler]) -> torch.Tensor:
@@ -89,6 +104,7 @@ def generator(device: torch.device, seed: int | None) -> torch.Generator:
 
 
 def _warped(logits: torch.Tensor, sampling: Sampling) -> torch.Tensor:
+    """float32 `[vocabulary]`: -inf where nothing may be drawn."""
     logits = logits / sampling.temperature
     if sampling.top_k:
         kept = min(sampling.top_k, logits.shape[-1])

@@ -41,7 +41,7 @@ from omnizmq.workers.engines.qwen3_omni.rows import read_tokens
 from omnizmq.workers.engines.qwen3_omni.speech_text import Turns, Words
 from omnizmq.workers.engines.qwen3_omni.talker_model import OPENING, Reply, TalkerModel
 from omnizmq.workers.engines.settings import Setting, read_params, whole
-from omnizmq.workers.engines.torch_errors import failure_of
+from omnizmq.workers.engines.torch_errors import told_by_failure_of
 
 DEFAULTS: dict[str, Any] = {
     "temperature": 0.9,
@@ -75,6 +75,7 @@ class _Speech(Held):
     reply: Reply | None = None
     frames: list[list[int]] = field(default_factory=list)  # not yet handed on
     frames_sent: int = 0
+    last: list[int] = field(default_factory=list)  # the last code of the first group, once there is one
     codes: int = 0  # of the first group, the last one included, which becomes no frame
     reason: FinishReason | None = None
     note: str | None = None
@@ -115,7 +116,7 @@ class Talker:
         draws = generator(self._device, params["seed"])
         first = Sampling(**{key: params[key] for key in Sampling.__slots__})
         # As in the library: the other groups are drawn when the first is, by constants of their own.
-        others = Sampling(temperature=1.0 if first.temperature else 0.0, top_k=50, top_p=0.8)
+        others = Sampling(temperature=0.0 if first.greedy else 1.0, top_k=50, top_p=0.8)
         self._requests.add(
             _Speech(
                 request_id=request.request_id,
@@ -131,10 +132,8 @@ class Talker:
         """Raises `StageError`, `InvalidRequestError` for a prompt beyond a slot, and what `failure_of` makes of memory
         that is short."""
         speech = self._requests[request_id]
-        try:
+        with told_by_failure_of(request_id):
             ids, rows = read_tokens(chunk, self._device)
-        except RuntimeError as error:
-            raise failure_of(error, request_id) from None
         self._model.check_tokens(ids)
         if speech.words.prompt:
             speech.words.answer += ids
@@ -237,13 +236,14 @@ class Talker:
 
     def _choose(self, speeches: Sequence[_Speech]) -> None:
         """The first code of the next frame."""
+        for speech in speeches:  # again, where this is computed again: it changes nothing then
+            speech.sampler.saw(speech.last, self._model.codes)
         replies = _replies(speeches)
         logits = self._model.logits(replies)
         codes = taken(choose(logits, [speech.sampler for speech in speeches]), finite(logits))
-        for speech, code in zip(speeches, codes, strict=True):
-            speech.sampler.saw([] if code is None else [code], self._model.codes)
         for speech, reply, code in zip(speeches, replies, codes, strict=True):
             speech.codes += 1
+            speech.last = [] if code is None else [code]
             if code is None:
                 speech.failure = not_finite()
             elif code == self._model.end:

@@ -40,6 +40,7 @@ from omnizmq.workers.engines.qwen3_omni.hearing import Features
 from omnizmq.workers.engines.qwen3_omni.prompt import Asked, Prompts
 from omnizmq.workers.engines.qwen3_omni.rows import tokens_chunk
 from omnizmq.workers.engines.settings import read_params, texts, whole
+from omnizmq.workers.engines.torch_errors import told_by_failure_of
 
 PARAMS = {**SETTINGS, "max_tokens": whole(1, 1 << 20), "stop": texts(16)}
 MAX_TOKENS = 2048
@@ -167,11 +168,12 @@ class Thinker:
     # --- Engine ----------------------------------------------------------------------------------------------------
 
     def add(self, request: EngineRequest) -> None:
-        """Raises `InvalidRequestError`."""
+        """Raises `InvalidRequestError`, and what `failure_of` makes of memory that is short."""
         stop = request.params.get("stop")
         given = {**request.params, "stop": [stop]} if isinstance(stop, str) else request.params
         params = read_params(given, PARAMS)
-        asked = self._prompts.read(request.prompt)
+        with told_by_failure_of(request.request_id):
+            asked = self._prompts.read(request.prompt)
         prompt = asked.ids
         room = self._model.slots.tokens - len(prompt)
         if not prompt or room < 1:
@@ -243,9 +245,9 @@ class Thinker:
         self._choose(answers, logits)
 
     def _choose(self, answers: Sequence[_Answer], logits: torch.Tensor) -> None:
+        for answer in answers:  # again, where this is computed again: it changes nothing then
+            answer.sampler.saw(answer.tokens[-1:], self._vocabulary)
         tokens = taken(choose(logits, [answer.sampler for answer in answers]), finite(logits))
-        for answer, token in zip(answers, tokens, strict=True):
-            answer.sampler.saw([] if token is None else [token], self._vocabulary)
         for answer, token in zip(answers, tokens, strict=True):
             if token is None:
                 answer.failure = not_finite()
