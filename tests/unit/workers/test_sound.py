@@ -40,6 +40,15 @@ def test_a_tone_is_the_same_tone_at_16_khz(rate: int) -> None:
     assert np.abs(made - tone(440, RATE, RATE))[inside].max() < 0.01
 
 
+@pytest.mark.parametrize("rate", [8_000, 11_025, 48_000, 95_999])
+@pytest.mark.parametrize("seconds", [10.0, 10.01, 10.97, 31.3])
+def test_a_long_tone_is_resampled_in_pieces_without_a_seam(rate: int, seconds: float) -> None:
+    count = int(rate * seconds)
+    made = resample(tone(440, rate, count), rate)
+    assert made.size == -(-count * RATE // rate)
+    assert np.abs(made - tone(440, RATE, made.size))[800:-800].max() < 0.01
+
+
 def test_what_16_khz_cannot_carry_is_left_out() -> None:
     made = resample(tone(12_000, 48_000, 48_000), 48_000)
     assert np.abs(made[800:-800]).max() < 0.01

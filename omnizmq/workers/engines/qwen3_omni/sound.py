@@ -23,6 +23,8 @@ SAMPLES_PER_S = 96_000
 LOUDEST = 2.0**31
 """Whole numbers of 32 bits may have been written as floats. The power of what is louder by far is no float32."""
 
+_PIECE_S = 10
+_MARGIN_S = 1  # on both sides of a piece, where it rings
 _WHOLE = 0.9  # of what a header says: MP3's may be an estimate
 _BLOCK = 1 << 16  # frames
 _SILENCE_S = 0.05  # put at the end while resampling: a spectrum is periodic, and the end would leak into the beginning
@@ -84,12 +86,25 @@ def _mixed(block: NDArray[np.float32]) -> NDArray[np.float32]:
 
 
 def resample(samples: NDArray[np.float32], rate: int) -> NDArray[np.float32]:
-    """`[n]` at `rate` -> `[n * RATE / rate]`, rounded up, by cutting or extending the spectrum."""
+    """`[n]` at `rate` -> `[n * RATE / rate]`, rounded up, cutting or extending the spectrum of pieces that overlap:
+    a spectrum takes many times the memory of its sound."""
     if rate == RATE:
         return samples
     common = math.gcd(rate, RATE)
     step, out_step = rate // common, RATE // common
-    blocks = -(-(len(samples) + round(_SILENCE_S * rate)) // step)
-    spectrum = np.fft.rfft(samples, blocks * step)
-    made = np.fft.irfft(spectrum[: blocks * out_step // 2 + 1], blocks * out_step) * (out_step / step)
-    return made[: -(-len(samples) * out_step // step)].astype(np.float32)
+    piece, margin = (-(-seconds * rate // step) for seconds in (_PIECE_S, _MARGIN_S))  # in steps
+    made = []
+    for first in range(0, -(-len(samples) // step), piece):
+        before = min(margin, first)
+        around = samples[(first - before) * step : (first + piece + margin) * step]
+        silence = round(_SILENCE_S * rate)
+        resampled = _by_spectrum(around, step, out_step, -(-(len(around) + silence) // step))
+        made.append(resampled[before * out_step : (before + piece) * out_step])
+    return np.concatenate(made)[: -(-len(samples) * out_step // step)]
+
+
+def _by_spectrum(samples: NDArray[np.float32], step: int, out_step: int, steps: int) -> NDArray[np.float32]:
+    """`[n]`, and silence up to `steps * step` -> `[steps * out_step]`."""
+    spectrum = np.fft.rfft(samples, steps * step)
+    made = np.fft.irfft(spectrum[: steps * out_step // 2 + 1], steps * out_step) * (out_step / step)
+    return made.astype(np.float32)
