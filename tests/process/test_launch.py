@@ -168,7 +168,7 @@ class TestFailures:
         assert said == f"talker/0 did not start: it cannot be started: {python}: No such file or directory"
 
     def test_an_interpreter_that_ends_at_once(self, home: Path) -> None:
-        said = failed("--set", f"stage.talker.python={interpreter(home, '[ $1 = -m ] && exit 1')}", code=1)
+        said = failed("--set", f"stage.talker.python={interpreter(home, '[ $2 = -m ] && exit 1')}", code=1)
         assert said == "talker/0 did not start: exit status 1"
 
     def test_a_name_in_use(self) -> None:
