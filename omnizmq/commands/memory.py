@@ -59,6 +59,8 @@ def gib(nbytes: int) -> str:
     """As a person reads it."""
     if not nbytes:
         return "0"
+    if nbytes >= 1 << 80:  # a model's configuration may say anything
+        return "more than 2^50 GiB"
     return f"{nbytes / (1 << 30):.1f} GiB" if nbytes >= 1 << 30 else f"{nbytes / (1 << 20):.0f} MiB"
 
 

@@ -17,6 +17,7 @@ from support import sparse_checkpoint
 
 from omnizmq import cli
 from omnizmq.commands import machine
+from omnizmq.commands.memory import gib
 
 Run = Callable[..., tuple[int, str, str]]
 GIB = 1 << 30
@@ -317,3 +318,17 @@ def test_what_a_device_has_is_a_number(run: Run, value: str) -> None:
     assert code == 2
     assert err.startswith(f"omnizmq check: --set device_memory_gib.cuda:0={value}: device_memory_gib.cuda:0: ")
     assert err.count("\n") == 1
+
+
+@pytest.mark.parametrize(
+    ("nbytes", "said"),
+    [
+        (0, "0"),
+        (3 << 20, "3 MiB"),
+        (3 << 29, "1.5 GiB"),
+        (1 << 80, "more than 2^50 GiB"),
+        (10**400, "more than 2^50 GiB"),
+    ],
+)
+def test_sizes_as_a_person_reads_them(nbytes: int, said: str) -> None:
+    assert gib(nbytes) == said
