@@ -79,9 +79,13 @@ def test_who_bears_a_key_ends_its_own_requests_alone(deployment: Running) -> Non
         assert nobody.get("/health/ready").status_code == 200
     ann = web(deployment, authorization="Bearer key of ann")
     bob = web(deployment, authorization="Bearer key of bob")
-    with ann, bob, ann.stream("POST", "/v1/chat/completions", json={**LONG, "stream": True}) as answer:
+    hers = {"json": {**LONG, "stream": True}, "headers": {"x-request-id": "ours"}}
+    with ann, bob, ann.stream("POST", "/v1/chat/completions", **hers) as answer:
         id_ = answer.headers["x-request-id"]
         assert error_of(bob.post(f"/v1/requests/{id_}/abort")) == (404, "not_found", f"no request '{id_}'")
+        same = {"x-request-id": "ours"}  # as ann calls hers
+        assert bob.post("/v1/chat/completions", json=BODY, headers=same).status_code == 200
+        assert bob.post("/v1/requests/ours/abort").json() == {"id": "ours", "aborted": 0}
         assert ann.post(f"/v1/requests/{id_}/abort").json() == {"id": id_, "aborted": 1}
         events = [line for line in answer.iter_lines() if line]
         assert json.loads(events[-1].removeprefix("data: "))["error"]["code"] == "aborted"

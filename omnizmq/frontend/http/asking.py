@@ -32,7 +32,7 @@ OPENAI_VOICES |= {"verse", "default"}
 
 @dataclass(frozen=True)
 class Asked:
-    """What `generate` is called with. `text_stage`: the one whose parameters OpenAI's fields are."""
+    """What `generate` is called with."""
 
     prompt: list[dict[str, Any]]
     modalities: list[str]

@@ -14,7 +14,7 @@ NOBODY = ""
 """The owner of all requests where there are no keys."""
 
 KEPT = 65536
-"""Requests whose owner is remembered; the oldest are forgotten, and then nobody's."""
+"""Names of requests that are remembered; the oldest are forgotten, and then nobody's."""
 
 
 class Keys:
@@ -22,7 +22,7 @@ class Keys:
 
     def __init__(self, keys: Sequence[ApiKey]) -> None:
         self._keys = keys
-        self._owners: OrderedDict[str, str] = OrderedDict()
+        self._requests: OrderedDict[tuple[str, str], str] = OrderedDict()  # owner and any of its ids -> request id
 
     def owner(self, authorization: str | None) -> str:
         """Of the header. Raises `BridgeError`."""
@@ -35,14 +35,20 @@ class Keys:
             raise BridgeError(401, "invalid_api_key", "no valid API key: send the header Authorization: Bearer KEY")
         return matches[0]
 
-    def made(self, owner: str, *ids: str) -> None:
-        """A request of the owner, by its ids."""
-        for id_ in ids:
-            self._owners[id_] = owner
-        while len(self._owners) > KEPT:
-            self._owners.popitem(last=False)
+    def made(self, owner: str, request_id: str, external_id: str) -> None:
+        """A request of the owner. Others may call one of theirs by the same external id."""
+        for id_ in (request_id, external_id):
+            self._requests[owner, id_] = request_id
+        while len(self._requests) > KEPT:
+            self._requests.popitem(last=False)
 
-    def check(self, owner: str, id_: str) -> None:
-        """Raises `BridgeError` for a request of somebody else: it is not told that there is one."""
-        if self._keys and self._owners.get(id_) != owner:
+    def own(self, owner: str, id_: str) -> str:
+        """The id by which the owner's request is known to the router; of several with one external id the newest.
+
+        Raises `BridgeError` for a request of somebody else: it is not told that there is one.
+        """
+        if not self._keys:
+            return id_
+        if (owner, id_) not in self._requests:
             raise BridgeError(404, "not_found", f"no request {id_!r}")
+        return self._requests[owner, id_]

@@ -16,7 +16,7 @@ def routes(service: Service) -> APIRouter:
 
     @router.post("/v1/requests/{request_id}/abort", summary="End a request; how many were ended (0: none was live)")
     async def abort(request_id: str, request: Request) -> Response:
-        service.keys.check(service.caller(request).owner, request_id)
-        return answered({"id": request_id, "aborted": await service.client.abort(request_id)})
+        own = service.keys.own(service.caller(request).owner, request_id)
+        return answered({"id": request_id, "aborted": await service.client.abort(own)})
 
     return router

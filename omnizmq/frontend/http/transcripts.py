@@ -16,6 +16,8 @@ class Transcripts:
         self._chars = 0
 
     def keep(self, owner: str, audio_id: str, expires_at: int, transcript: str) -> None:
+        _, before = self._kept.pop((owner, audio_id), (0, ""))
+        self._chars -= len(before)
         self._kept[owner, audio_id] = (expires_at, transcript)
         self._chars += len(transcript)
         while len(self._kept) > KEPT or self._chars > KEPT_CHARS:
