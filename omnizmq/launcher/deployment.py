@@ -103,6 +103,7 @@ class LocalDeployment:
             self._nonce,
             hooks=self,
             facts=self._tracing.facts,
+            written=self._tracing.written,
             tracing=self._tracing.status,
             remote=served,
             recorder=self._recorder,

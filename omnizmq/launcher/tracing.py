@@ -14,7 +14,7 @@ from omnizmq.trace.store import TraceWriter
 
 
 class Tracing:
-    """`facts` is where they are appended."""
+    """`facts` is where they are appended; `written` calls when those so far can be read in the trace."""
 
     def __init__(self, config: Config, state: Path) -> None:
         """`state` is the deployment's state directory. Raises `ConfigError` where packages for spans are missing."""
@@ -25,6 +25,7 @@ class Tracing:
             state / "trace.db", max_mib=limits.trace_max_mib, max_age_days=limits.trace_max_age_days
         )
         self._spans = SpanSink(exporter, model=config.model) if exporter is not None else None
+        self.written = self._writer.when_written
         self.facts: FactSink = self._writer if self._spans is None else Tee(self._writer, self._spans)
 
     def status(self) -> dict[str, object]:

@@ -5,8 +5,8 @@ encrypted and authenticated, on a lease that their I/O threads renew (A7, W2). O
 and are counted apart, so that no number of callers keeps them out (B1).
 
 Whoever composes a deployment gives it `hooks`: what to do when a replica must be killed, is loading, is ready, and when
-a drain has ended; `facts`, where these go, and `tracing`, which tells what became of them; `recorder`, where the
-inputs of its core go. Everything else happens here.
+a drain has ended; `facts`, where these go, `written`, which calls when those so far can be read, and `tracing`, which
+tells what became of them; `recorder`, where the inputs of its core go. Everything else happens here.
 """
 
 from __future__ import annotations
@@ -62,6 +62,9 @@ log = logging.getLogger(__name__)
 
 MIN_TICK_S = 0.001
 GONE_CLIENTS = 4096
+WRITTEN_S = 0.2
+"""How long an answer about a request waits for the facts that it goes with: a disk that is stuck must not keep it."""
+
 _LOCAL, _REMOTE = b"local:", b"remote:"
 
 
@@ -113,6 +116,7 @@ class RouterServer:
         *,
         hooks: Hooks,
         facts: FactSink,
+        written: Callable[[Callable[[], None]], None] = lambda call: call(),
         tracing: Callable[[], dict[str, object]] = dict,
         remote: Server | None = None,
         recorder: Recorder | None = None,
@@ -125,6 +129,7 @@ class RouterServer:
         self._nonce = nonce
         self._hooks = hooks
         self._facts = facts
+        self._written = written
         self._tracing = tracing
         self._loop = asyncio.get_running_loop()
         self._context = make_context()
@@ -250,7 +255,22 @@ class RouterServer:
         elif type(frame) is wire.Terminal:
             reason = frame.finish_reason if frame.error is None else frame.error.message
             log.info("%s ended: %s", frame.request_id, reason)
+        elif type(frame) is wire.Traced:
+            self._when_written(lambda: self._send_client(key, frame))
+            return
         self._send_client(key, frame)
+
+    def _when_written(self, send: Callable[[], None]) -> None:
+        """Once the facts so far can be read, or `WRITTEN_S` from now."""
+        done = self._loop.create_future()
+        done.add_done_callback(lambda _: send())
+        self._loop.call_later(WRITTEN_S, _set, done)
+
+        def written() -> None:
+            with suppress(RuntimeError):  # the loop was closed before
+                self._loop.call_soon_threadsafe(_set, done)
+
+        self._written(written)
 
     def _with_sinks(self, status: wire.Status) -> wire.Status:
         """What becomes of the facts is no matter of the core's, so it is added here."""
@@ -477,6 +497,11 @@ class RouterServer:
             socket.send(identity, self._packer.pack(wire.Refused("", wire.ErrorInfo.of(error))))
         except (PeerGoneError, PeerFullError):
             log.info("the refused peer is gone")
+
+
+def _set(done: asyncio.Future[None]) -> None:
+    if not done.done():
+        done.set_result(None)
 
 
 def _about(frame: wire.RouterToWorker) -> tuple[str, int]:

@@ -13,6 +13,7 @@ from __future__ import annotations
 import sqlite3
 import threading
 from collections import deque
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, TypeVar
@@ -71,7 +72,7 @@ class TraceWriter:
         """`queue_rows` facts may wait for the disk. `vfs` names one of SQLite's file system layers."""
         self._inbox: deque[Fact] = deque()
         self._room = queue_rows
-        self._flushes: deque[threading.Event] = deque()
+        self._awaited: deque[Callable[[], None]] = deque()
         self._idle = False
         self._wake, self._hurry = threading.Event(), threading.Event()
         self._closed = False
@@ -109,11 +110,17 @@ class TraceWriter:
     def flush(self, timeout_s: float = 5.0) -> bool:
         """Wait until every fact appended so far is on disk or counted as dropped. False: it took too long."""
         done = threading.Event()
-        self._flushes.append(done)
+        self.when_written(done.set)
+        return done.wait(timeout_s)
+
+    def when_written(self, call: Callable[[], None]) -> None:
+        """At once, and `call` when every fact appended so far is on disk or counted as dropped: from the writer's
+        thread, or from this one where that has ended. It must be short and raise nothing. Waits for nothing;
+        thread-safe. A disk that does not answer keeps it waiting."""
+        self._awaited.append(call)
         self._hurry_up()
         if not self._thread.is_alive():
-            return True
-        return done.wait(timeout_s)
+            self._tell(_all_of(self._awaited))
 
     def close(self) -> None:
         """Write what is left and stop, in bounded time. May be repeated."""
@@ -131,15 +138,17 @@ class TraceWriter:
             going = not self._closed
             if going:
                 self._gather()
-            waiting = _all_of(self._flushes)
+            awaited = _all_of(self._awaited)
             self._write(len(self._inbox))
-            for done in waiting:
-                done.set()
+            self._tell(awaited)
         self._disk.close()
         for _ in _all_of(self._inbox):  # what raced with the end
             self._losses.add(1, "the trace was closed")
-        for done in _all_of(self._flushes):
-            done.set()
+        self._tell(_all_of(self._awaited))
+
+    def _tell(self, awaited: Sequence[Callable[[], None]]) -> None:
+        for call in awaited:
+            call()
 
     def _gather(self) -> None:
         """Until something has come and the interval after it is over, or somebody waits for the disk."""

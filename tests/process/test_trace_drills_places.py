@@ -71,7 +71,7 @@ class TestFullEdges:
                 document = await watch.when("full", lambda seen: stuck_behind(seen, word))
                 right = Expected(("worker_silent",), "talker", "talker/0", "talker/0")
                 watch.judge("full", "parked", document, right)
-            return await let_go(watch, client, asking, "full")
+                return await let_go(watch, client, asking, "full")
 
         drilled((*CALM, *sets, "stage.thinker.options.interval_ms=10"), drill)
 
@@ -85,10 +85,10 @@ class TestFullEdges:
                 right = Expected(("worker_silent",), "talker", "talker/0", "talker/0")
                 for id_, document in zip(asked, documents, strict=True):
                     watch.judge(id_, "parked", document, right)
-            found = {}
-            for id_, asking in asked.items():
-                found |= await let_go(watch, client, asking, id_)
-            return found
+                found = {}
+                for id_, asking in asked.items():
+                    found |= await let_go(watch, client, asking, id_)
+                return found
 
         drilled((*CALM, *RING, "stage.thinker.options.interval_ms=10"), drill)
 
@@ -108,6 +108,7 @@ class TestFullEdges:
 
 
 async def let_go(watch: Watch, client: AsyncClient, asking: Asking, id_: str) -> Found:
+    """While the Talker is still stopped: a moment after, another stage may be what is awaited."""
     await client.abort(id_)
     assert await asking.error() is None
     return await ended(watch, id_, Expected(("aborted",), "talker", "talker/0"))

@@ -86,6 +86,27 @@ def test_t1_every_fact_comes_back_as_it_was_in_order_while_the_writer_runs(path:
     assert writer.journal_mode == "wal"
 
 
+def test_t1_who_asks_is_called_when_it_is_written_and_waits_for_nothing(path: Path, writer_at: Open) -> None:
+    writer = writer_at(path)
+    writer.append(asked(request(1)))
+    assert writer.flush()
+    lock = database.connect(path, mode="rw")
+    lock.execute("BEGIN IMMEDIATE")
+    called = threading.Event()
+    writer.append(asked(request(2)))
+    writer.when_written(called.set)
+    assert not called.is_set()
+    lock.execute("ROLLBACK")
+    lock.close()
+    assert called.wait(10)
+    with TraceReader(path) as reader:
+        assert reader.find(request(2))
+    writer.close()
+    late: list[bool] = []
+    writer.when_written(lambda: late.append(True))
+    assert late
+
+
 def test_t1_and_after_it_was_closed(path: Path, writer_at: Open) -> None:
     writer = writer_at(path)
     writer.append(asked(stories.REQUEST))
