@@ -14,9 +14,9 @@ from typing import Any
 
 import click
 
-from omnizmq.commands.finding import Found, again, as_now, find, stores, unknown
-from omnizmq.commands.inspecting import Ask, Inspector, held, look
+from omnizmq.commands.inspecting import Ask, Inspector, complain, held, look
 from omnizmq.commands.untraced import untraced, why
+from omnizmq.trace.finding import Found, again, as_now, find, ignore, stores, unknown
 
 POLL_S = 0.5
 WAIT_S = 60.0
@@ -49,7 +49,7 @@ def _awaited(id_: str | None, connect: str | None, ask: Ask) -> Found:
     said = False
     while True:
         try:
-            return find(id_, connect, quiet=said)
+            return find(id_, connect, ignore if said else complain)
         except NotFoundError as error:
             if time.monotonic() >= deadline:
                 raise

@@ -9,10 +9,8 @@ from itertools import islice
 from operator import attrgetter, itemgetter
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-import click
-
-from omnizmq.commands.finding import Found, Store, each, stores
-from omnizmq.commands.inspecting import MAX_ASKED, inspect, look_at
+from omnizmq.commands.inspecting import MAX_ASKED, complain, inspect, look_at
+from omnizmq.trace.finding import Found, Store, each, stores
 
 if TYPE_CHECKING:
     from omnizmq.commands.terminal.layout import Line
@@ -64,7 +62,7 @@ def _gathered(connect: str | None, look: Callable[[Store, TraceReader], list[Lis
         with TraceReader(store.path) as reader:
             return look(store, reader)
 
-    return [one for found in each(stores(connect), opened) for one in found]
+    return [one for found in each(stores(connect), opened, complain) for one in found]
 
 
 def _ended(store: Store, reader: TraceReader, outcomes: Sequence[Outcome]) -> list[Listed]:
@@ -95,7 +93,7 @@ def _found(store: Store, reader: TraceReader, request_id: str) -> Found | None:
     except NotFoundError:
         return None
     except OmnizmqError as error:
-        click.echo(f"omnizmq trace: {request_id}: {error.message}", err=True)
+        complain(f"{request_id}: {error.message}")
         return None
 
 

@@ -16,7 +16,7 @@ import click
 from omnizmq.commands.untraced import untraced, why
 
 if TYPE_CHECKING:
-    from omnizmq.commands.finding import Found
+    from omnizmq.trace.finding import Found
 
 
 @click.command()
@@ -72,11 +72,12 @@ def trace(
 
 def _find(id_: str | None, connect: str | None) -> Found:
     """In a trace; or, where no trace has a row of it, in a running router."""
-    from omnizmq.commands import finding, inspecting
+    from omnizmq.commands import inspecting
     from omnizmq.errors import NotFoundError
+    from omnizmq.trace import finding
 
     try:
-        return finding.find(id_, connect)
+        return finding.find(id_, connect, inspecting.complain)
     except NotFoundError as error:
         off = untraced(connect)
         held = None if id_ is None else inspecting.held(id_, connect)
@@ -137,21 +138,15 @@ def _written(perfetto: Path | None, requests: Sequence[Found]) -> dict[str, Any]
 def _show(found: Found, *, as_json: bool, more: dict[str, Any]) -> None:
     from omnizmq.commands.inspecting import look
 
-    found, document = look(found)
+    looked = look(found)
     if as_json:
-        extra = {
-            "deployment": found.store.name,
-            "started_at": found.started.isoformat(),
-            "other_matches": found.others,
-            "other_deployments": list(found.elsewhere),
-            **more,
-        }
-        click.echo(json.dumps(document | extra, indent=2))
+        click.echo(json.dumps(looked.document() | more, indent=2))
         return
+    found, summary = looked
     from omnizmq.commands.terminal.view import show
     from omnizmq.trace.timeline import Timeline
 
-    show(document, Timeline(found.facts), sys.stdout, origin=found.origin, now_ms=found.now_ms(document))
+    show(summary, Timeline(found.facts), sys.stdout, origin=found.origin, now_ms=found.now_ms(summary))
 
 
 def _bear(others: int) -> str:

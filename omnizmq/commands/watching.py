@@ -59,15 +59,15 @@ async def _look(client: AsyncClient, interval_s: float, draw: Draw) -> NoReturn:
 
 async def _verdict(client: AsyncClient, request_id: str) -> str | None:
     """The sentence of `omnizmq trace`; None: it has ended meanwhile. A trace that is not here says no more than it."""
-    from omnizmq.commands.finding import find
     from omnizmq.errors import OmnizmqError
+    from omnizmq.trace.finding import find
     from omnizmq.trace.summary import summarize
 
     live = await client.inspect(request_id)
     if live is None:
         return None
     try:
-        facts = (await asyncio.to_thread(find, request_id, client.name, quiet=True)).facts
+        facts = (await asyncio.to_thread(find, request_id, client.name)).facts
     except OmnizmqError:
         facts = ()
     text: str = summarize(facts, running=True, live=live, router="answering")["verdict"]["text"]

@@ -2,41 +2,22 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
 import socket
 from collections.abc import Iterator
-from typing import Any
 
 import httpx
 import pytest
+from support.bridge import BODY, ECHO, LONG, SLOW, error_of, key, web
 from support.running import Running, eventually, launched, omnizmq
 
 pytestmark = [pytest.mark.http, pytest.mark.usefixtures("no_leaks")]
-
-BODY = {"model": "synthetic", "messages": [{"role": "user", "content": "one two three"}]}
-ECHO = ("stage.thinker.options.echo=true", "plugins.http.port=0")
-LONG = {**BODY, "messages": [{"role": "user", "content": "word " * 200}]}
-SLOW = ("stage.thinker.options.interval_ms=200", "plugins.http.port=0")
-
-
-def key(name: str) -> str:
-    return f'{{name = "{name}", sha256 = "{hashlib.sha256(f"key of {name}".encode()).hexdigest()}"}}'
 
 
 @pytest.fixture
 def deployment(request: pytest.FixtureRequest) -> Iterator[Running]:
     with launched("synthetic", *request.param) as running:
         yield running
-
-
-def web(running: Running, **headers: str) -> Any:
-    return httpx.Client(base_url=running.ready["plugins"]["http"], headers=headers, timeout=20)
-
-
-def error_of(answer: Any) -> tuple[int, str | None, str]:
-    error = answer.json()["error"]
-    return answer.status_code, error["code"], error["message"]
 
 
 @pytest.mark.parametrize("deployment", [ECHO], indirect=True)

@@ -138,7 +138,7 @@ TESTS = {
     "trace/outcome.py": _VERDICT,
     "trace/absence.py": _VERDICT,
     "trace/scene.py": ("unit/trace/test_scene.py", *_VERDICT),
-    "commands/finding.py": ("unit/trace/test_finding.py", "unit/trace/test_command.py", "unit/trace/test_lists.py"),
+    "trace/finding.py": ("unit/trace/test_finding.py", "unit/trace/test_command.py", "unit/trace/test_lists.py"),
     "commands/terminal/bars.py": ("unit/commands/terminal/test_bars.py",),
     "commands/terminal/live_view.py": ("unit/commands/terminal/test_live_view.py",),
     "commands/terminal/view.py": ("unit/commands/terminal/test_view.py",),

@@ -49,6 +49,14 @@ class Keys:
         """
         if not self._keys:
             return id_
-        if (owner, id_) not in self._requests:
+        if not self.owns(owner, id_):
             raise BridgeError(404, "not_found", f"no request {id_!r}")
         return self._requests[owner, id_]
+
+    def owns(self, owner: str, id_: str) -> bool:
+        """Whether that request is the owner's, as far as is remembered; without keys every request is."""
+        return not self._keys or self.remembers(owner, id_)
+
+    def remembers(self, owner: str, id_: str) -> bool:
+        """Whether the owner made a request with that id here."""
+        return (owner, id_) in self._requests

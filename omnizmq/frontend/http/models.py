@@ -34,7 +34,7 @@ def routes(service: Service) -> APIRouter:
         service.caller(request)
         return answered({"object": "list", "data": [card()]})
 
-    @router.get("/v1/models/{model}", summary="One model")
+    @router.get("/v1/models/{model:path}", summary="One model")
     async def model(model: str, request: Request) -> Response:
         service.caller(request)
         service.asking.check_model(model)

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 from starlette.requests import Request
 
-from omnizmq.errors import InvalidRequestError
+from omnizmq.errors import InvalidRequestError, OmnizmqError
 from omnizmq.frontend.client import AsyncClient
 from omnizmq.frontend.http.asking import Asked, Asking
 from omnizmq.frontend.http.keys import Keys
@@ -39,7 +39,7 @@ class Service:
         self.asking = Asking(settings, client.stages, self.model)
         self.keys = Keys(settings.api_keys)
         self.transcripts = Transcripts()
-        self._live = 0
+        self.in_flight = 0
 
     def caller(self, request: Request) -> Caller:
         """Raises `BridgeError`."""
@@ -54,18 +54,18 @@ class Service:
     @contextmanager
     def place(self) -> Iterator[None]:
         """One of `max_concurrent`. Raises `BridgeError`."""
-        if self._live >= self.settings.max_concurrent:
+        if self.in_flight >= self.settings.max_concurrent:
             raise BridgeError(
-                429, "overloaded", f"{self._live} requests are in work here, as many as are let in at once"
+                429, "overloaded", f"{self.in_flight} requests are in work here, as many as are let in at once"
             )
-        self._live += 1
+        self.in_flight += 1
         try:
             yield
         finally:
-            self._live -= 1
+            self.in_flight -= 1
 
     async def outputs(self, asked: Asked, caller: Caller) -> AsyncGenerator[RequestOutput, None]:
-        """As `AsyncClient.generate` gives them; the request is the caller's from the first on."""
+        """As `AsyncClient.generate` gives them; the request is the caller's from the first on, or from its error."""
         generated = self.client.generate(
             asked.prompt,
             modalities=asked.modalities,
@@ -76,11 +76,16 @@ class Service:
         )
         known = False
         async with aclosing(generated):
-            async for output in generated:
-                if not known:
-                    self.keys.made(caller.owner, output.request_id, output.external_id)
-                    known = True
-                yield output
+            try:
+                async for output in generated:
+                    if not known:
+                        self.keys.made(caller.owner, output.request_id, output.external_id)
+                        known = True
+                    yield output
+            except OmnizmqError as error:
+                if not known and error.request_id is not None:
+                    self.keys.made(caller.owner, error.request_id, caller.external_id or error.request_id)
+                raise
 
 
 def now() -> int:

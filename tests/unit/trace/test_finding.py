@@ -11,10 +11,10 @@ import pytest
 from support import trace_stories as stories
 from support.tracing import SECOND, begin
 
-from omnizmq.commands import finding
-from omnizmq.commands.finding import Found, Store
 from omnizmq.errors import NotFoundError
+from omnizmq.trace import finding
 from omnizmq.trace.facts import Fact
+from omnizmq.trace.finding import Found, Store
 from omnizmq.trace.store import Traced
 
 pytestmark = pytest.mark.usefixtures("home")

@@ -15,11 +15,11 @@ from support import trace_stories as stories
 from support.tracing import begin, run
 
 from omnizmq.commands import listing
-from omnizmq.commands.finding import Found, Store
 from omnizmq.protocol import Value
 from omnizmq.runtime import state_dir
 from omnizmq.trace.database import FILE_NAME
 from omnizmq.trace.facts import Fact
+from omnizmq.trace.finding import Found, Store
 from omnizmq.trace.perfetto import encode
 from omnizmq.trace.store import Traced, TraceWriter
 

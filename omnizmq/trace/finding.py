@@ -1,6 +1,7 @@
 """Which requests are meant: looked for in the traces of the running deployments and in all that are stored.
 
 Among the requests that bear one id, those of running deployments come first, then the newest; the others are counted.
+A trace that cannot be read is told to `complain`, and hides no other.
 """
 
 from __future__ import annotations
@@ -10,16 +11,21 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
-import click
-
-if TYPE_CHECKING:
-    from omnizmq.trace.database import Loss
-    from omnizmq.trace.facts import Fact
-    from omnizmq.trace.store import Traced, TraceReader
+from omnizmq.errors import InvalidRequestError, NotFoundError, OmnizmqError
+from omnizmq.runtime import Deployment, check_name, running, state_root
+from omnizmq.trace.database import FILE_NAME, Loss
+from omnizmq.trace.facts import Fact
+from omnizmq.trace.store import Traced, TraceReader
+from omnizmq.trace.timeline import Timeline
 
 T = TypeVar("T")
+Complain = Callable[[str], None]
+
+
+def ignore(_: str) -> None:
+    """A complaint that nobody hears."""
 
 
 class Store(NamedTuple):
@@ -65,14 +71,10 @@ class Found(NamedTuple):
     @property
     def may_be_live(self) -> bool:
         """Whether its router may hold it: it runs, and no fact tells of an end."""
-        from omnizmq.trace.timeline import Timeline
-
         return self.running and Timeline(self.facts).end is None
 
     def now_ms(self, document: Mapping[str, Any]) -> float | None:
         """When its router gave the live answer that the document holds, or else now; on the document's clock."""
-        from omnizmq.trace.timeline import Timeline
-
         live = document["live"]
         return Timeline(self.facts).ms(live["now_ns"] if live else time.monotonic_ns())
 
@@ -91,16 +93,13 @@ class _Candidate(NamedTuple):
         return self.store.pid is not None, self.about.wall_ns
 
 
-def find(id_: str | None, connect: str | None, *, quiet: bool = False) -> Found:
+def find(id_: str | None, connect: str | None, complain: Complain = ignore) -> Found:
     """The request that bears the id, or the newest of all; its facts are those recorded so far.
 
-    A trace that cannot be read is complained of on stderr, unless `quiet`. Raises `NotFoundError` where there is no
-    such request, and `InvalidRequestError` for a `connect` that cannot be one.
+    Raises `NotFoundError` where there is no such request, and `InvalidRequestError` for a `connect` that cannot be one.
     """
-    from omnizmq.errors import NotFoundError
-
     with ExitStack() as readers:
-        candidates = list(each(stores(connect), lambda store: _candidate(store, id_, readers), quiet=quiet))
+        candidates = list(each(stores(connect), lambda store: _candidate(store, id_, readers), complain))
         found = [one for one in candidates if one is not None]
         if not found:
             raise NotFoundError(unknown(id_, connect) + ("" if id_ is None else _perhaps_lost(connect)))
@@ -114,8 +113,6 @@ def find(id_: str | None, connect: str | None, *, quiet: bool = False) -> Found:
 
 def again(found: Found) -> Found:
     """The same request, with the facts recorded by now."""
-    from omnizmq.trace.store import TraceReader
-
     with TraceReader(found.store.path) as reader:
         about = reader.about(found.about.request_id)
         return found._replace(about=about, facts=reader.facts(about.request_id), store=as_now(found.store))
@@ -123,18 +120,17 @@ def again(found: Found) -> Found:
 
 def as_now(store: Store) -> Store:
     """Its deployment may have ended, or begun again, meanwhile."""
-    from omnizmq.runtime import running
-
     pid = next((deployment.pid for deployment in running() if deployment.name == store.name), None)
     return store._replace(pid=pid)
 
 
+def store_of(deployment: Deployment) -> Store:
+    """Of one that runs."""
+    return Store(deployment.name, state_root() / deployment.name / FILE_NAME, deployment.pid)
+
+
 def stores(connect: str | None) -> list[Store]:
     """The traces to search; with `connect`, the one that it names."""
-    from omnizmq.errors import InvalidRequestError, NotFoundError
-    from omnizmq.runtime import check_name, running, state_root
-    from omnizmq.trace.database import FILE_NAME
-
     if connect is not None and connect.endswith(".json"):
         raise InvalidRequestError("traces stay on the machine of their deployment: run `omnizmq trace` there")
     root = state_root()
@@ -151,25 +147,20 @@ def stores(connect: str | None) -> list[Store]:
     return [Store(name, root / name / FILE_NAME, pids.get(name))]
 
 
-def each(searched: Sequence[Store], look: Callable[[Store], T], *, quiet: bool = False) -> Iterator[T]:
+def each(searched: Sequence[Store], look: Callable[[Store], T], complain: Complain = ignore) -> Iterator[T]:
     """What is found in each trace. One that cannot be read does not hide the others; alone, it is a `NotFoundError`."""
-    from omnizmq.errors import NotFoundError, OmnizmqError
-
     for store in searched:
         try:
             found = look(store)
         except OmnizmqError as error:
             if len(searched) == 1:
                 raise NotFoundError(error.message) from error
-            if not quiet:
-                click.echo(f"omnizmq trace: {error.message}", err=True)
+            complain(error.message)
         else:
             yield found
 
 
 def _candidate(store: Store, id_: str | None, readers: ExitStack) -> _Candidate | None:
-    from omnizmq.trace.store import TraceReader
-
     reader = readers.enter_context(TraceReader(store.path))
     request_ids = reader.last(1) if id_ is None else reader.find(id_)
     return _Candidate(store, reader, reader.about(request_ids[0]), len(request_ids)) if request_ids else None
@@ -186,7 +177,7 @@ def unknown(id_: str | None, connect: str | None) -> str:
 
 def _perhaps_lost(connect: str | None) -> str:
     """Where rows of these traces were lost, a request that is not found may have been among them."""
-    lost = [loss for losses in each(stores(connect), _losses, quiet=True) for loss in losses]
+    lost = [loss for losses in each(stores(connect), _losses) for loss in losses]
     if not lost:
         return ""
     rows, why = sum(loss.rows for loss in lost), ", ".join(dict.fromkeys(loss.why for loss in lost))
@@ -194,7 +185,5 @@ def _perhaps_lost(connect: str | None) -> str:
 
 
 def _losses(store: Store) -> Sequence[Loss]:
-    from omnizmq.trace.store import TraceReader
-
     with TraceReader(store.path) as reader:
         return reader.losses()

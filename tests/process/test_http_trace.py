@@ -1,0 +1,113 @@
+"""What the bridge tells of requests and of the deployment: the documents of the commands, of the caller's own alone."""
+
+from __future__ import annotations
+
+import json
+import sqlite3
+from typing import Any
+from urllib.parse import quote
+
+import pytest
+from support.bridge import BODY, ECHO, LONG, SLOW, error_of, key, web
+from support.running import Running, document, eventually, launched, omnizmq
+
+from omnizmq.runtime import state_dir
+from omnizmq.trace.database import FILE_NAME
+
+pytestmark = [pytest.mark.http, pytest.mark.usefixtures("no_leaks")]
+
+CHAT = "/v1/chat/completions"
+
+
+def trace(http: Any, id_: str) -> dict[str, Any]:
+    answer = http.get(f"/v1/requests/{quote(id_, safe='')}/trace")
+    assert answer.status_code == 200, answer.text
+    found: dict[str, Any] = answer.json()
+    return found
+
+
+def by_command(deployment: Running, id_: str) -> dict[str, Any]:
+    return document(omnizmq("trace", id_, "--json", "--connect", deployment.name))
+
+
+def test_t1_an_ended_request_is_told_of_as_by_the_command_at_once() -> None:
+    odd = "a/b?c=%41&..//trace"
+    with launched("synthetic", *ECHO) as deployment, web(deployment) as http:
+        for id_ in ("mine", odd):
+            answer = http.post(CHAT, json=BODY, headers={"x-request-id": id_})
+            found = trace(http, answer.headers["x-request-id"])
+            assert (found["state"], found["external_id"]) == ("ended", id_)
+            assert found["verdict"]["complete"]
+            assert trace(http, id_) == found == by_command(deployment, id_)
+        assert http.post(f"/v1/requests/{quote(odd, safe='')}/abort").json() == {"id": odd, "aborted": 0}
+        refused = http.post(CHAT, json={**BODY, "params": {"thinker": {"nothing": 1}}})
+        assert refused.status_code == 400
+        assert trace(http, refused.headers["x-request-id"])["terminal"]["error"]["code"] == "invalid_request"
+        same = [http.post(CHAT, json=BODY, headers={"x-request-id": "twice"}) for _ in range(2)]
+        newest = trace(http, "twice")
+        assert (newest["request_id"], newest["other_matches"]) == (same[1].headers["x-request-id"], 1)
+        unknown = f"no request with id 'unknown' is known in the trace of {deployment.name}"
+        assert error_of(http.get("/v1/requests/unknown/trace")) == (404, "not_found", unknown)
+
+
+def test_t1_a_live_request_is_told_of_with_its_routers_answer() -> None:
+    with launched("synthetic", *SLOW) as deployment, web(deployment) as http:
+        with http.stream("POST", CHAT, json={**LONG, "stream": True}) as answer:
+            found = trace(http, answer.headers["x-request-id"])
+            assert found["state"] == "live"
+            assert found["live"]["stages"]["thinker"]["answer"]["state"] == "RUNNING"
+            assert found["verdict"]["cause"] == "engine"
+            told = http.get("/v1/deployment").json()
+            assert [one["request_id"] for one in told["slowest"]] == [found["request_id"]]
+            assert told["http"]["in_flight"] == 1
+        assert eventually(deployment.idle)
+        assert trace(http, found["request_id"])["terminal"]["finish_reason"] == "abort"
+        assert http.get("/v1/deployment").json().keys() == {*deployment.status(), "http"}
+
+
+def test_t1_with_tracing_off_a_live_request_alone_is_known() -> None:
+    with launched("synthetic", *SLOW, "router.trace=false") as deployment, web(deployment) as http:
+        with http.stream("POST", CHAT, json={**LONG, "stream": True}) as answer:
+            id_ = answer.headers["x-request-id"]
+            found = trace(http, id_)
+            assert (found["request_id"], found["state"], found["events"]) == (id_, "live", [])
+        assert eventually(deployment.idle)
+        status, code, message = error_of(http.get(f"/v1/requests/{id_}/trace"))
+        assert (status, code) == (404, "not_found")
+        assert message.endswith("tracing is off (router.trace)")
+
+
+def test_a_trace_that_is_damaged_is_no_failure_of_the_bridge() -> None:
+    with launched("synthetic", *ECHO) as deployment, web(deployment) as http:
+        id_ = http.post(CHAT, json=BODY).headers["x-request-id"]
+        trace(http, id_)
+        with sqlite3.connect(state_dir(deployment.name) / FILE_NAME) as database:
+            database.execute("PRAGMA user_version = 999")
+        database.close()
+        status, code, message = error_of(http.get(f"/v1/requests/{id_}/trace"))
+        assert (status, code) == (404, "not_found")
+        assert FILE_NAME in message
+        assert http.post(CHAT, json=BODY).status_code == 200
+
+
+def test_who_bears_a_key_is_told_of_its_own_requests_alone() -> None:
+    keys = f"plugins.http.api_keys=[{key('ann')}, {key('bob')}]"
+    with launched("synthetic", *SLOW, keys) as deployment:
+        with web(deployment) as nobody:
+            for path in ("/v1/requests/x/trace", "/v1/deployment"):
+                assert error_of(nobody.get(path))[:2] == (401, "invalid_api_key")
+        ann, bob = (web(deployment, authorization=f"Bearer key of {name}") for name in ("ann", "bob"))
+        hers = {"json": {**LONG, "stream": True}, "headers": {"x-request-id": "ours"}}
+        with ann, bob, ann.stream("POST", CHAT, **hers) as answer:
+            id_ = answer.headers["x-request-id"]
+            assert trace(ann, "ours")["request_id"] == id_
+            for name in (id_, "ours"):
+                status, code, _ = error_of(bob.get(f"/v1/requests/{name}/trace"))
+                assert (status, code) == (404, "not_found")
+            assert [one["request_id"] for one in ann.get("/v1/deployment").json()["slowest"]] == [id_]
+            theirs = bob.get("/v1/deployment")
+            assert (theirs.json()["slowest"], theirs.json()["live_requests"]) == ([], 1)
+            assert "ours" not in theirs.text
+            failed = bob.post(CHAT, json={**BODY, "params": {"thinker": {"nothing": 1}}}, headers={"x-request-id": "f"})
+            assert trace(bob, "f")["request_id"] == failed.headers["x-request-id"]
+            assert json.loads(ann.get("/v1/requests/f/trace").text)["error"]["code"] == "not_found"
