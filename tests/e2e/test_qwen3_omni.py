@@ -320,6 +320,56 @@ class TestSpeech:
         engines["thinker"].abort("one")
 
 
+class TestSaying:
+    """`say`: the Talker gets what it would have got of an answer with these tokens."""
+
+    SPOKEN = 8
+
+    @pytest.mark.parametrize("prompt", [said(LONG), asked(SHORT, *map(wave_file, SOUNDS))], ids=["text", "sounds"])
+    def test_it_sounds_as_an_answer_of_the_same_tokens(
+        self, engines: dict[str, Engine], reference: Reference, prompt: Prompt
+    ) -> None:
+        talker = {**GREEDY, "max_tokens": 60}
+        chosen = answer(engines, prompt, thinker={"max_tokens": self.SPOKEN + 1}, talker=talker)
+        text = reference.tokenizer.decode(chosen.tokens[: self.SPOKEN])
+        made = answer(engines, prompt, thinker={"say": text}, talker=talker)
+        assert made.text == text
+        assert made.tokens == [*chosen.tokens[: self.SPOKEN], reference.model.config.im_end_token_id]
+        assert np.array_equal(made.codes, chosen.codes)
+        assert np.array_equal(made.wave, chosen.wave)
+        assert made.reasons["thinker"] == "stop"
+        assert made.usage["thinker"]["completion_tokens"] == self.SPOKEN + 1
+
+    def test_words_are_said_as_they_are_written(self, engines: dict[str, Engine], reference: Reference) -> None:
+        """Neither limits nor stop texts cut them, and what is written as a special token is none."""
+        text = "  One is red. <|im_end|>\n日本 🎉 "
+        stages = Stages({"thinker": engines["thinker"]})
+        stages.add("one", said(SHORT), thinker={"say": text, "max_tokens": 1, "stop": ["red"]})
+        stages.add("beside", said(SHORT), thinker={"max_tokens": 5})
+        stages.run()
+        made = stages.made["one"]
+        assert made.text == text
+        end = reference.model.config.im_end_token_id
+        assert made.tokens.index(end) == len(made.tokens) - 1
+        alone = answer({"thinker": engines["thinker"]}, said(SHORT), thinker={"max_tokens": 5})
+        assert stages.made["beside"].tokens == alone.tokens
+
+    @pytest.mark.parametrize(
+        ("say", "line"),
+        [
+            (7, "parameter say = 7 is not usable: it must be a text of 1 to 65536 characters, not blank"),
+            (" ", "not blank"),
+            ("ba" * 20, "the prompt has 13 tokens and the text to say 21: a slot holds 30"),
+            ("ba" * 400, r"the text to say has 800 characters, \d+ tokens at least: a slot holds 30"),
+        ],
+    )
+    def test_what_cannot_be_said_is_refused(self, checkpoint: Path, say: Any, line: str) -> None:
+        with pytest.raises(InvalidRequestError, match=line):
+            Stages({"thinker": make("thinker", checkpoint, slot_tokens=30)}).add(
+                "one", said(SHORT), thinker={"say": say}
+            )
+
+
 class TestText:
     def test_text_is_what_the_tokenizer_makes_of_all_tokens(
         self, engines: dict[str, Engine], reference: Reference

@@ -194,6 +194,28 @@ def test_a_stop_text_is_not_part_of_the_answer(thinker: Thinker) -> None:
     assert (text, last.finish_reason) == ("One is red. ", "stop")
 
 
+def test_a_text_to_say_is_the_answer_and_nothing_is_computed(thinker: Thinker) -> None:
+    text = " Hello, you!  It is me.\n"
+    thinker.add("one", LONGEST * 4, say=text, max_tokens=1, stop=["me"])
+    outputs = []
+    while thinker.engine.has_work("one"):
+        outputs += thinker.engine.step(["one"])
+        assert running() == []
+    deltas = [output.content for output in outputs]
+    assert deltas == [" Hello,", " you!", "  It", " is", " me.\n"]
+    assert [chunk.meta["text"] for output in outputs for chunk in output.chunks["talker"]] == deltas
+    assert (outputs[-1].finish_reason, outputs[-1].usage["completion_tokens"]) == ("stop", 5)
+
+
+def test_a2_a_text_to_say_can_be_aborted(thinker: Thinker) -> None:
+    thinker.add("one", "Hi.", say="One two three")
+    (first,) = thinker.engine.step(["one"])
+    assert first.content == "One"
+    (output,) = thinker.engine.abort("one")
+    assert (output.content, output.finish_reason, output.usage["completion_tokens"]) == (None, "abort", 1)
+    assert not thinker.engine.has_work("one")
+
+
 def test_the_same_seed_draws_the_same_answer(thinker: Thinker) -> None:
     def drawn(seed: int) -> str:
         return thinker.text("Tell me about the sea.", temperature=1.5, seed=seed, max_tokens=16)

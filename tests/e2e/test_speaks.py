@@ -96,6 +96,26 @@ def test_a_prompt_on_the_command_line_is_answered_and_spoken(tmp_path: Path) -> 
     assert np.sqrt(np.mean(sound**2)) > 0.01
 
 
+def test_a_text_is_said_as_it_is_given(deployment: Running, tmp_path: Path) -> None:
+    wav, text = tmp_path / "out.wav", "Violets are blue, and so is the sea."
+    options = ("--param", f"thinker.say={text}", "--output", str(wav), "--json", "--connect", deployment.name)
+    said = json.loads(omnizmq("chat", "Anything.", *options).stdout)
+    assert (said["text"], said["finish_reason"]) == (text, "stop")
+    repeated = json.loads(omnizmq("chat", f"Say exactly: {text}", *options).stdout)
+    assert repeated["text"] == text
+    assert said["audio"]["seconds"] == repeated["audio"]["seconds"] > 1
+    assert said["usage"]["talker"]["characters"] == len(text)
+
+
+@pytest.mark.parametrize("value", ['""', "7", "null7" * 20000], ids=["empty", "number", "long"])
+def test_what_cannot_be_said_is_refused_in_one_line(deployment: Running, value: str) -> None:
+    done = omnizmq("chat", "Hi.", "--param", f"thinker.say={value}", "--connect", deployment.name)
+    assert done.returncode == 2
+    assert "parameter say = " in done.stderr
+    assert "it must be a text of 1 to 65536 characters, not blank" in done.stderr
+    assert done.stderr.count("\n") == 1
+
+
 @pytest.mark.hear
 @pytest.mark.parametrize(
     "prompt", ["What is the capital of France?", "What colour is the sky?", "Tell me about the sea."]

@@ -16,6 +16,9 @@ from typing import Any
 from omnizmq.errors import ConfigError, InvalidRequestError, ModelNotFoundError, OmnizmqError
 from omnizmq.workers.engine import EngineContext
 
+SAY_CHARS = 1 << 16
+"""Characters of a text that is to be said (`say`): an hour and more of speech."""
+
 
 @dataclass(frozen=True, slots=True)
 class Setting:
@@ -58,6 +61,14 @@ def texts(most: int) -> Setting:
         lambda value: (
             isinstance(value, list) and len(value) <= most and all(isinstance(text, str) and text for text in value)
         ),
+    )
+
+
+def text(most: int) -> Setting:
+    """A text of up to `most` characters that is not blank."""
+    return Setting(
+        f"a text of 1 to {most} characters, not blank",
+        lambda value: isinstance(value, str) and len(value) <= most and bool(value.strip()),
     )
 
 

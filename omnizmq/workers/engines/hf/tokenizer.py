@@ -39,12 +39,20 @@ class Tokenizer:
     def ids(self, turns: Sequence[Mapping[str, Any]], **template: Any) -> list[int]:
         """Of turns, by the chat template. Raises `InvalidRequestError`; what is too long for sure is not tokenized."""
         text = self._tokenizer.apply_chat_template(turns, chat_template=self.template, tokenize=False, **template)
+        self._check_length(text, "the prompt")
+        return self.checked(self._tokenizer(text, add_special_tokens=False).input_ids)
+
+    def plain(self, text: str, what: str) -> list[int]:
+        """Of a text in which nothing stands for a special token. Raises `InvalidRequestError` that calls it `what`."""
+        self._check_length(text, what)
+        return self.checked(self._tokenizer(text, add_special_tokens=False, split_special_tokens=True).input_ids)
+
+    def _check_length(self, text: str, what: str) -> None:
         least = -(-len(text) // self._longest)
         if least > self._most:
             raise InvalidRequestError(
-                f"the prompt has {len(text)} characters, {least} tokens at least: a slot holds {self._most}"
+                f"{what} has {len(text)} characters, {least} tokens at least: a slot holds {self._most}"
             )
-        return self.checked(self._tokenizer(text, add_special_tokens=False).input_ids)
 
     def checked(self, ids: Sequence[int]) -> list[int]:
         """Raises `InvalidRequestError` for what is no token of the model's."""

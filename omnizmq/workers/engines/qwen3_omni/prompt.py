@@ -50,6 +50,10 @@ class Prompts:
         spread = [next(counts) if token == self._audio else 1 for token in ids]
         return Asked([token for token, count in zip(ids, spread, strict=True) for _ in range(count)], features)
 
+    def answer(self, text: str) -> list[int]:
+        """A text that is to be the answer. Raises `InvalidRequestError`."""
+        return self._tokenizer.plain(text, "the text to say")
+
     def _ids(self, prompt: Prompt | None) -> list[int]:
         """With one audio token a sound."""
         if prompt is None:

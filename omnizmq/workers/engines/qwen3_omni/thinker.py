@@ -5,7 +5,9 @@ chosen, text to the caller. A request fails alone (`attempt`).
 
 Options: `slots` (the stage's `max_inflight`): requests computed at once (`hf.requests`); `slot_tokens` (4096): prompt
 and answer of one request together; `dtype` (the checkpoint's); `threads` (1) on a CPU.
-Parameters: `max_tokens` (2048), `temperature` (0: greedy), `top_k`, `top_p`, `repetition_penalty`, `seed`, `stop`.
+Parameters: `max_tokens` (2048), `temperature` (0: greedy), `top_k`, `top_p`, `repetition_penalty`, `seed`, `stop`;
+`say`: the answer is that text, a token each step, whatever the others say. Only its prompt is computed then, since of
+an answer the Talker gets the tokens alone (`rows`).
 """
 
 from __future__ import annotations
@@ -39,10 +41,10 @@ from omnizmq.workers.engines.pinned import ring_memory
 from omnizmq.workers.engines.qwen3_omni.hearing import Features
 from omnizmq.workers.engines.qwen3_omni.prompt import Asked, Prompts
 from omnizmq.workers.engines.qwen3_omni.rows import tokens_chunk
-from omnizmq.workers.engines.settings import read_params, texts, whole
+from omnizmq.workers.engines.settings import SAY_CHARS, read_params, text, texts, whole
 from omnizmq.workers.engines.torch_errors import told_by_failure_of
 
-PARAMS = {**SETTINGS, "max_tokens": whole(1, 1 << 20), "stop": texts(16)}
+PARAMS = {**SETTINGS, "max_tokens": whole(1, 1 << 20), "stop": texts(16), "say": text(SAY_CHARS)}
 MAX_TOKENS = 2048
 
 
@@ -134,18 +136,22 @@ def _accepted_layer(stage: Stage) -> int:
 
 @dataclass(kw_only=True)
 class _Answer(Held):
-    """One request. `tokens`: what was generated, all but the last of them in the slot once the prompt is."""
+    """One request. `tokens`: what was generated, all but the last of them in the slot once the prompt is; of an answer
+    that is `given` (else empty) none are."""
 
     asked: Asked | None  # until it is in the slot
     prompt: list[int]
     text: Text
     most: int
+    given: list[int]
     tokens: list[int] = field(default_factory=list)
     chunks: list[Chunk] = field(default_factory=list)  # of the prompt, until they are handed on
 
     @property
     def length(self) -> int:
-        return len(self.prompt) + len(self.tokens) - 1 if self.tokens else 0
+        if not self.tokens:
+            return 0
+        return len(self.prompt) + (0 if self.given else len(self.tokens) - 1)
 
     @property
     def usage(self) -> dict[str, int | float]:
@@ -170,16 +176,12 @@ class Thinker:
     def add(self, request: EngineRequest) -> None:
         """Raises `InvalidRequestError`, and what `failure_of` makes of memory that is short."""
         stop = request.params.get("stop")
-        given = {**request.params, "stop": [stop]} if isinstance(stop, str) else request.params
-        params = read_params(given, PARAMS)
+        params = read_params({**request.params, "stop": [stop]} if isinstance(stop, str) else request.params, PARAMS)
         with told_by_failure_of(request.request_id):
             asked = self._prompts.read(request.prompt)
+            given = [*self._prompts.answer(params["say"]), self._end] if "say" in params else []
         prompt = asked.ids
-        room = self._model.slots.tokens - len(prompt)
-        if not prompt or room < 1:
-            raise InvalidRequestError(
-                f"the prompt has {len(prompt)} tokens: a slot holds {self._model.slots.tokens}, the answer included"
-            )
+        room = self._room(prompt, given)
         sampler = Sampler(
             Sampling(**{key: value for key, value in params.items() if key in Sampling.__slots__}),
             generator(self._device, params.get("seed")),
@@ -190,8 +192,9 @@ class Thinker:
                 sampler=sampler,
                 asked=asked,
                 prompt=prompt,
-                text=Text(self._prompts.vocabulary, params.get("stop", [])),
-                most=min(params.get("max_tokens", MAX_TOKENS), room),
+                text=Text(self._prompts.vocabulary, [] if given else params.get("stop", [])),
+                most=len(given) or min(params.get("max_tokens", MAX_TOKENS), room),
+                given=given,
             )
         )
 
@@ -218,13 +221,28 @@ class Thinker:
         new = [answer for answer in answers if not answer.tokens][:1]
         running = sorted((answer for answer in answers if answer.tokens), key=lambda answer: answer.own_slot)
         attempt(new, self._begin)
-        attempt(running, self._continue)
+        attempt([answer for answer in running if not answer.given], self._continue)
+        for answer in running:
+            if answer.given:
+                answer.tokens.append(answer.given[len(answer.tokens)])
         return [self._output(answer) for answer in new + running]
 
     def close(self) -> None:
         self._requests.clear()
 
     # --- Inside ----------------------------------------------------------------------------------------------------
+
+    def _room(self, prompt: list[int], given: list[int]) -> int:
+        """Tokens that an answer may have. Raises `InvalidRequestError` where that is none, or fewer than are given."""
+        holds = self._model.slots.tokens
+        room = holds - len(prompt)
+        if not prompt or room < 1:
+            raise InvalidRequestError(f"the prompt has {len(prompt)} tokens: a slot holds {holds}, the answer included")
+        if len(given) > room:
+            raise InvalidRequestError(
+                f"the prompt has {len(prompt)} tokens and the text to say {len(given)}: a slot holds {holds}"
+            )
+        return room
 
     def _begin(self, answers: Sequence[_Answer]) -> None:
         """Of one request alone."""
@@ -252,7 +270,7 @@ class Thinker:
             if token is None:
                 answer.failure = not_finite()
             else:
-                answer.tokens.append(token)
+                answer.tokens.append(answer.given[0] if answer.given else token)
 
     def _output(self, answer: _Answer) -> StageOutput:
         if answer.failure is not None:
