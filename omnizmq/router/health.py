@@ -42,8 +42,8 @@ def what_ails(replica: Replica, stage: StageConfig, limits: RouterConfig, now: f
 
 
 def is_silent(replica: Replica, limits: RouterConfig, now: float) -> bool:
-    """Whether nothing has been heard of one that should have told of itself."""
-    tells = replica.state not in ("starting", "dead")
+    """Whether nothing has been heard of one that should have told of itself: from its hello on, also while it loads."""
+    tells = bool(replica.endpoint) if replica.state == "starting" else replica.state != "dead"
     return tells and now - replica.last_seen > SILENT_HEARTBEATS * limits.heartbeat_interval_s
 
 
