@@ -1,16 +1,16 @@
 """Whether what a soak measured grew: the first quarter of the time after a warm-up beside the last one. Pure.
 
-Medians are compared: they ignore the peaks of a random load, and a leak moves them. Of memory the floor (the tenth
-percentile) is compared as well, and more strictly: what a process holds when it has little to do. What passes through
-moves its median by half, and not its floor; a leak moves both. The quarters are of the same load. What may grow is
-stated for each row, in its own unit.
+Medians are compared: they ignore the peaks of a random load, and a leak moves them. Of memory the floor (the least) is
+compared as well, and more strictly: what a process holds when it has least to do. What passes through moves its median
+by half, and what a slow reader leaves there stays a minute; neither moves the floor. A leak moves both. The quarters
+are of the same load. What may grow is stated for each row, in its own unit.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from statistics import median, quantiles
+from statistics import median
 
 from support.soak_watch import FILES, MEMFD_MIB, OWN, RINGS_USED, RSS, SHARED, THREADS, TRACE, Sample
 
@@ -78,7 +78,7 @@ def rows(samples: Sequence[tuple[float, Sample]], start: float) -> list[Row]:
     for name in dict.fromkeys(name for sample in every for name in sample):
         found.append(_row(name, name, median, first, last, every))
         if name.endswith(OWN):
-            found.append(_row(name, name + FLOOR, _floor, first, last, every))
+            found.append(_row(name, name + FLOOR, min, first, last, every))
     return found
 
 
@@ -94,10 +94,6 @@ def _row(
     if min(len(before), len(after)) < LEAST:
         return Row(shown, None, None, max(all_))
     return Row(shown, statistic(before), statistic(after), max(all_))
-
-
-def _floor(values: Sequence[float]) -> float:
-    return quantiles(values, n=10, method="inclusive")[0]
 
 
 def table(found: Sequence[Row]) -> str:
