@@ -12,7 +12,7 @@ from typing import Any
 from omnizmq.frontend.http.settings import Settings
 from omnizmq.plugin import PluginContext
 
-PACKAGES = ("fastapi", "uvicorn")
+PACKAGES = ("fastapi", "uvicorn", "prometheus_client")
 
 
 def check_options(options: dict[str, Any]) -> None:

@@ -21,6 +21,7 @@ from omnizmq.frontend.http.limits import BodyLimit
 from omnizmq.frontend.http.problems import ABORTED, BridgeError, body
 from omnizmq.frontend.http.sending import answered, failed
 from omnizmq.frontend.http.service import Service
+from omnizmq.frontend.http.traffic import Counted
 
 log = logging.getLogger(__name__)
 
@@ -43,6 +44,7 @@ def make(service: Service) -> FastAPI:
         app.add_middleware(
             CORSMiddleware, allow_origins=service.settings.cors_origins, allow_methods=["*"], allow_headers=["*"]
         )
+    app.add_middleware(Counted, answered=service.metrics.answered)
     return app
 
 

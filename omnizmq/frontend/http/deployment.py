@@ -1,13 +1,20 @@
-"""What the deployment does: `/v1/deployment`."""
+"""What the deployment does: `/v1/deployment` for people, `/metrics` for Prometheus."""
 
 from __future__ import annotations
 
+import asyncio
+
 from fastapi import APIRouter
+from prometheus_client import CONTENT_TYPE_LATEST as CONTENT_TYPE
 from starlette.requests import Request
 from starlette.responses import Response
 
+from omnizmq.errors import RouterLostError
 from omnizmq.frontend.http.sending import answered
 from omnizmq.frontend.http.service import Service
+
+SCRAPE_S = 2.0
+"""How long the router has to answer a scrape; Prometheus gives up after 10 s, unless told otherwise."""
 
 
 def routes(service: Service) -> APIRouter:
@@ -19,6 +26,17 @@ def routes(service: Service) -> APIRouter:
         owner = service.caller(request).owner
         status = await service.client.status()
         status["slowest"] = [one for one in status["slowest"] if service.keys.owns(owner, one["request_id"])]
-        return answered(status | {"http": {"in_flight": service.in_flight}})
+        bridge = {"in_flight": service.in_flight, "latency": service.metrics.latencies.document()}
+        return answered(status | {"http": bridge})
+
+    @router.get("/metrics", summary="Counters and times, in Prometheus' text format")
+    async def metrics(request: Request) -> Response:
+        service.caller(request)
+        try:
+            async with asyncio.timeout(SCRAPE_S):
+                status = await service.client.status()
+        except (TimeoutError, RouterLostError):
+            status = None
+        return Response(service.metrics.exposition(status, service.in_flight), headers={"content-type": CONTENT_TYPE})
 
     return router

@@ -13,6 +13,7 @@ from omnizmq.errors import InvalidRequestError, OmnizmqError
 from omnizmq.frontend.client import AsyncClient
 from omnizmq.frontend.http.asking import Asked, Asking
 from omnizmq.frontend.http.keys import Keys
+from omnizmq.frontend.http.metrics import Metrics
 from omnizmq.frontend.http.problems import BridgeError
 from omnizmq.frontend.http.settings import Settings
 from omnizmq.frontend.http.transcripts import Transcripts
@@ -39,6 +40,7 @@ class Service:
         self.asking = Asking(settings, client.stages, self.model)
         self.keys = Keys(settings.api_keys)
         self.transcripts = Transcripts()
+        self.metrics = Metrics(self.model)
         self.in_flight = 0
 
     def caller(self, request: Request) -> Caller:
@@ -75,17 +77,25 @@ class Service:
             traceparent=caller.traceparent,
         )
         known = False
-        async with aclosing(generated):
-            try:
+        with self.metrics.request() as measure, self._claiming(caller):
+            async with aclosing(generated):
                 async for output in generated:
+                    measure(output)
                     if not known:
                         self.keys.made(caller.owner, output.request_id, output.external_id)
                         known = True
                     yield output
-            except OmnizmqError as error:
-                if not known and error.request_id is not None:
-                    self.keys.made(caller.owner, error.request_id, caller.external_id or error.request_id)
-                raise
+
+    @contextmanager
+    def _claiming(self, caller: Caller) -> Iterator[None]:
+        """A request that fails before its first output is its caller's, too."""
+        try:
+            yield
+        except OmnizmqError as error:
+            id_ = error.request_id
+            if id_ is not None and not self.keys.remembers(caller.owner, id_):
+                self.keys.made(caller.owner, id_, caller.external_id or id_)
+            raise
 
 
 def now() -> int:
