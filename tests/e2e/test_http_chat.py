@@ -3,21 +3,18 @@
 from __future__ import annotations
 
 import base64
-import io
 from collections.abc import Iterator
 from typing import Any
 
-import numpy as np
 import openai
 import pytest
-import soundfile
-from support.running import Running, eventually, launched, omnizmq
+from support.running import Running, eventually, launched
+from support.sounds import assert_alike, decoded, written
 
 pytestmark = [pytest.mark.embedded, pytest.mark.http]
 
 QUESTION = [{"role": "user", "content": "What is the capital of France?"}]
 ANSWER = "The capital of France is Paris."
-SAMPLES = 55800  # of its sound
 SPOKEN: dict[str, Any] = {"model": "embedded", "messages": QUESTION, "modalities": ["text", "audio"], "seed": 0}
 FORMATS = ("wav", "pcm16", "flac", "mp3", "opus")
 
@@ -36,39 +33,9 @@ def client(deployment: Running) -> Iterator[Any]:
 
 @pytest.fixture(scope="module")
 def wave(deployment: Running, tmp_path_factory: pytest.TempPathFactory) -> Any:
-    """What the command line writes for the same request: float64 samples at 24 kHz."""
+    """What the command line writes for the same request."""
     path = tmp_path_factory.mktemp("wave") / "reply.wav"
-    done = omnizmq("chat", QUESTION[0]["content"], "--output", str(path), "--connect", deployment.name)
-    assert done.returncode == 0, done.stderr
-    samples, rate = soundfile.read(path)
-    assert rate == 24000
-    return samples
-
-
-def decoded(data: bytes, format_: str) -> Any:
-    if format_ == "pcm16":
-        return np.frombuffer(data, "<i2") / 32768
-    with soundfile.SoundFile(io.BytesIO(sized(data) if format_ == "flac" else data)) as sound:
-        assert sound.samplerate == 24000
-        return np.concatenate(list(sound.blocks(4096)))
-
-
-def sized(data: bytes) -> bytes:
-    """A FLAC file whose STREAMINFO says how many samples there are (RFC 9639, section 8.2): a stream has 0, unknown,
-    which libsndfile cannot read to its end."""
-    told = int.from_bytes(data[18:26], "big")
-    return data if told % (1 << 36) else data[:18] + (told + SAMPLES).to_bytes(8, "big") + data[26:]
-
-
-def alike(heard: Any, wave: Any, format_: str) -> None:
-    """Equal, or but for what a codec loses."""
-    if format_ in ("wav", "pcm16", "flac"):
-        assert np.array_equal(heard, wave)
-        return
-    n = min(len(heard), len(wave))
-    assert n > len(wave) - 4800
-    best = max(np.corrcoef(heard[delay : delay + n - 4800], wave[: n - 4800])[0, 1] for delay in range(2400))
-    assert best > 0.95
+    return written(path, QUESTION[0]["content"], "--connect", deployment.name)
 
 
 class TestWhole:
@@ -86,7 +53,7 @@ class TestWhole:
         assert choice.message.content is None
         assert choice.message.audio.transcript == ANSWER
         assert choice.message.audio.expires_at > answer.created
-        alike(decoded(base64.b64decode(choice.message.audio.data), format_), wave, format_)
+        assert_alike(decoded(base64.b64decode(choice.message.audio.data), format_, len(wave)), wave, format_)
 
     def test_the_limit_of_tokens_is_kept(self, client: Any) -> None:
         answer = client.chat.completions.create(model="embedded", messages=QUESTION, max_completion_tokens=3)
@@ -136,7 +103,7 @@ class TestStreamed:
         assert usage is not None
         assert usage.completion_tokens >= 8
         assert pieces > 1
-        alike(decoded(base64.b64decode(parts["data"], validate=True), format_), wave, format_)
+        assert_alike(decoded(base64.b64decode(parts["data"], validate=True), format_, len(wave)), wave, format_)
 
     def test_who_closes_the_stream_aborts_the_request(self, client: Any, deployment: Running) -> None:
         before = deployment.status()["counters"]["aborted"]

@@ -14,17 +14,21 @@ from omnizmq.frontend.http.problems import ABORTED, BridgeError
 from omnizmq.frontend.http.sound import Base64Stream, Encoder
 from omnizmq.frontend.output import RequestOutput
 
+Usage = Mapping[str, Mapping[str, int | float]]
+
 EXPIRES_S = 3600
 """How long an answer's sound can be named in a later turn."""
 
 
 @dataclass(frozen=True)
 class Head:
-    """What all documents of an answer have in common. `created`: seconds since 1970."""
+    """What all documents of an answer have in common. `created`: seconds since 1970; `text_stage`: None where no stage
+    makes text."""
 
     id: str
     model: str
     created: int
+    text_stage: str | None
 
     @property
     def audio_id(self) -> str:
@@ -33,6 +37,26 @@ class Head:
     @property
     def expires_at(self) -> int:
         return self.created + EXPIRES_S
+
+    def usage(self, counted: Usage) -> dict[str, Any]:
+        tokens = tokens_of(counted, self.text_stage)
+        made = tokens.text + tokens.sound
+        return {
+            "prompt_tokens": tokens.prompt,
+            "completion_tokens": made,
+            "total_tokens": tokens.prompt + made,
+            "prompt_tokens_details": {
+                "audio_tokens": tokens.prompt_audio,
+                "text_tokens": tokens.prompt - tokens.prompt_audio,
+                "image_tokens": 0,
+                "cached_tokens": tokens.cached,
+            },
+            "completion_tokens_details": {
+                "audio_tokens": tokens.sound,
+                "text_tokens": tokens.text,
+                "reasoning_tokens": 0,
+            },
+        }
 
     def document(self, kind: str, **more: Any) -> dict[str, Any]:
         return {"id": self.id, "object": kind, "created": self.created, "model": self.model, **more}
@@ -83,7 +107,7 @@ class Whole:
                 "transcript": str(self.transcript),
             }
         choice = {"index": 0, "message": message, "logprobs": None, "finish_reason": finish_reason(self._end)}
-        return self._head.document("chat.completion", choices=[choice], usage=usage_of(self._end.usage))
+        return self._head.document("chat.completion", choices=[choice], usage=self._head.usage(self._end.usage))
 
 
 class Streamed:
@@ -120,7 +144,7 @@ class Streamed:
             yield self._chunk({"audio": self._audio(expires_at=self._head.expires_at)})
         yield self._chunk({}, reason)
         if self._include_usage:
-            yield self._document(choices=[], usage=usage_of(output.usage))
+            yield self._document(choices=[], usage=self._head.usage(output.usage))
 
     def _sound(self, data: str) -> Iterator[dict[str, Any]]:
         if data:
@@ -140,31 +164,37 @@ class Streamed:
         return self._head.document("chat.completion.chunk", **{**usage, **more})
 
 
-def finish_reason(end: RequestOutput) -> str:
-    """`stop` or `length`. Raises `BridgeError` where the request was aborted: OpenAI's API has no word for that."""
+def check_ended(end: RequestOutput) -> None:
+    """Raises `BridgeError` where the request was aborted: OpenAI's API has no word for that."""
     if end.finish_reason == "abort":
         raise BridgeError(ABORTED, "aborted", "the request was aborted")
+
+
+def finish_reason(end: RequestOutput) -> str:
+    """`stop` or `length`. Raises as `check_ended`."""
+    check_ended(end)
     return end.finish_reason or "stop"
 
 
-def usage_of(usage: Mapping[str, Mapping[str, int | float]]) -> dict[str, Any]:
-    """Of all stages: what the first counted of the prompt; its completion is text, those of later stages are sound."""
-    counts = list(usage.values())
-    prompt = _count(counts[:1], "prompt_tokens")
-    text, sound = _count(counts[:1], "completion_tokens"), _count(counts[1:], "completion_tokens")
-    return {
-        "prompt_tokens": prompt,
-        "completion_tokens": text + sound,
-        "total_tokens": prompt + text + sound,
-        "prompt_tokens_details": {
-            "audio_tokens": _count(counts[:1], "prompt_audio_tokens"),
-            "text_tokens": prompt - _count(counts[:1], "prompt_audio_tokens"),
-            "image_tokens": 0,
-            "cached_tokens": _count(counts[:1], "cached_tokens"),
-        },
-        "completion_tokens_details": {"audio_tokens": sound, "text_tokens": text, "reasoning_tokens": 0},
-    }
+@dataclass(frozen=True)
+class Tokens:
+    """Of one request: what its first stage read, and of that what was sound or kept from before; what was made."""
+
+    prompt: int
+    prompt_audio: int
+    cached: int
+    text: int
+    sound: int
 
 
-def _count(counts: list[Mapping[str, int | float]], name: str) -> int:
-    return int(sum(count.get(name, 0) for count in counts))
+def tokens_of(usage: Usage, text_stage: str | None) -> Tokens:
+    """Each stage's counts, in the stages' order."""
+    first = next(iter(usage.values()), {})
+    made = {stage: int(counts.get("completion_tokens", 0)) for stage, counts in usage.items()}
+    return Tokens(
+        prompt=int(first.get("prompt_tokens", 0)),
+        prompt_audio=int(first.get("prompt_audio_tokens", 0)),
+        cached=int(first.get("cached_tokens", 0)),
+        text=made.pop(text_stage, 0) if text_stage is not None else 0,
+        sound=sum(made.values()),
+    )

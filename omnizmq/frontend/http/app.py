@@ -15,7 +15,7 @@ from starlette.responses import Response
 
 from omnizmq import __version__
 from omnizmq.errors import OmnizmqError
-from omnizmq.frontend.http import chat, deployment, models, requests
+from omnizmq.frontend.http import chat, deployment, models, requests, speech
 from omnizmq.frontend.http.gone import CallerGoneError
 from omnizmq.frontend.http.limits import BodyLimit
 from omnizmq.frontend.http.problems import ABORTED, BridgeError, body
@@ -30,6 +30,7 @@ def make(service: Service) -> FastAPI:
     """For the deployment that the service is a client of."""
     app = FastAPI(title="omnizmq", version=__version__, docs_url="/docs", redoc_url=None)
     app.include_router(chat.routes(service))
+    app.include_router(speech.routes(service))
     app.include_router(models.routes(service))
     app.include_router(requests.routes(service))
     app.include_router(deployment.routes(service))

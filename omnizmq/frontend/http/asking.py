@@ -9,7 +9,16 @@ from dataclasses import dataclass
 from typing import Any
 
 from omnizmq.frontend.http.problems import BridgeError
-from omnizmq.frontend.http.schema import AudioOut, AudioPart, ChatBody, ImagePart, Message, Part, Voice
+from omnizmq.frontend.http.schema import (
+    AudioOut,
+    AudioPart,
+    ChatBody,
+    ImagePart,
+    Message,
+    Part,
+    SpeechBody,
+    Voice,
+)
 from omnizmq.frontend.http.settings import Settings
 
 OPENAI_VOICES = {
@@ -52,6 +61,11 @@ class Asking:
         return [modality for modality in self._stages.values() if modality is not None]
 
     @property
+    def text_stage(self) -> str | None:
+        """Which makes the text; None: no stage does."""
+        return next((stage for stage, modality in self._stages.items() if modality == "text"), None)
+
+    @property
     def voices(self) -> list[str]:
         """What can be asked for, the default first."""
         return self._settings.voices or (["default"] if "audio" in self.modalities else [])
@@ -62,14 +76,32 @@ class Asking:
         wanted = self._wanted(body)
         prompt = [self._message(message, f"messages[{n}]", said) for n, message in enumerate(body.messages)]
         params = self._params(body.params)
-        text = params.setdefault(self._text_stage(), {})
+        first = self.text_stage or next(iter(self._stages))
         for name, value in self._sampling(body).items():
-            if name in text:
-                raise _bad(f"{name} is given twice: by itself and in params.{self._text_stage()}", name)
-            text[name] = value
+            _put(params, first, name, value, name)
         if "audio" in wanted and body.audio is not None:
-            self.voice(params, body.audio.voice)
-        return Asked(prompt, wanted, {stage: values for stage, values in params.items() if values})
+            self._voice(params, body.audio.voice, "audio.voice")
+        return Asked(prompt, wanted, params)
+
+    def speech(self, body: SpeechBody) -> Asked:
+        """Raises `BridgeError`."""
+        self.check_model(body.model)
+        if "audio" not in self.modalities:
+            raise _bad(f"this deployment gives {' and '.join(self.modalities)}: it makes no sound", "model")
+        if not body.input.strip():
+            raise _bad("input is blank: there is nothing to say", "input")
+        params = self._params(body.params)
+        say = self._settings.speech_to or (f"{self.text_stage}.say" if self.text_stage else "prompt")
+        if say != "prompt":
+            stage, _, parameter = say.partition(".")
+            _put(params, stage, parameter, body.input, "input")
+        if body.speed != 1:
+            stage, _, parameter = self._settings.speed_to.partition(".")
+            if stage not in self._stages:
+                raise _bad("speed: this deployment speaks at its own, 1", "speed")
+            _put(params, stage, parameter, body.speed, "speed")
+        self._voice(params, body.voice, "voice")
+        return Asked([{"role": "user", "content": body.input}], ["audio"], params)
 
     def check_model(self, name: str) -> None:
         """Raises `BridgeError`."""
@@ -77,16 +109,16 @@ class Asking:
             text = f"the model {name!r} does not exist; this deployment serves {self._model!r}"
             raise BridgeError(404, "model_not_found", text, "model")
 
-    def voice(self, params: dict[str, dict[str, Any]], voice: str | Voice) -> None:
-        """Into the parameters. Raises `BridgeError`."""
+    def _voice(self, params: dict[str, dict[str, Any]], voice: str | Voice, where: str) -> None:
+        """Into the parameters."""
         name = voice.id if isinstance(voice, Voice) else voice
         voices = self._settings.voices
         if name in voices:
             stage, _, parameter = self._settings.voice_to.partition(".")
-            params.setdefault(stage, {})[parameter] = name
+            _put(params, stage, parameter, name, where)
         elif name.lower() not in OPENAI_VOICES:
             known = f"voices are {', '.join(voices)}, and " if voices else "the one voice is "
-            raise _bad(f"there is no voice {name!r}; {known}'default'", "audio.voice")
+            raise _bad(f"there is no voice {name!r}; {known}'default'", where)
 
     def _wanted(self, body: ChatBody) -> list[str]:
         """Text comes along with sound: it is the transcript."""
@@ -100,9 +132,6 @@ class Asking:
             raise _bad('audio is for modalities ["text", "audio"]', "audio")
         wanted = list(dict.fromkeys(body.modalities))
         return [modality for modality in offered if modality in wanted or (modality == "text" and "audio" in wanted)]
-
-    def _text_stage(self) -> str:
-        return next((stage for stage, modality in self._stages.items() if modality == "text"), next(iter(self._stages)))
 
     def _sampling(self, body: ChatBody) -> dict[str, Any]:
         if body.max_tokens is not None and body.max_completion_tokens is not None:
@@ -166,6 +195,14 @@ class Asking:
 def output_format(audio: AudioOut | None) -> str:
     """What the caller hears."""
     return "wav" if audio is None else audio.format
+
+
+def _put(params: dict[str, dict[str, Any]], stage: str, name: str, value: Any, where: str) -> None:
+    """Raises `BridgeError` for what `params` have already."""
+    values = params.setdefault(stage, {})
+    if name in values:
+        raise _bad(f"{name} is given twice: as {where} and in params.{stage}", where)
+    values[name] = value
 
 
 def _decoded(text: str, where: str) -> bytes:

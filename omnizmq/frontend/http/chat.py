@@ -89,7 +89,7 @@ class _Answer:
         yield DONE
 
     def _head(self, first: RequestOutput) -> Head:
-        return Head(f"chatcmpl-{first.request_id}", self._service.model, now())
+        return Head(f"chatcmpl-{first.request_id}", self._service.model, now(), self._service.asking.text_stage)
 
     def _keep(self, head: Head, transcript: str) -> None:
         if self._encoder is not None:

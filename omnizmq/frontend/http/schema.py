@@ -7,6 +7,10 @@ from typing import Annotated, Any, Literal
 from pydantic import BaseModel, ConfigDict, Discriminator, Field, Tag, model_validator
 
 ParamValue = bool | int | float | str | list[str] | None
+Params = Annotated[
+    dict[str, dict[str, ParamValue]],
+    Field(description="A stage's own parameters by its name, such as `{'talker': {'top_k': 50}}`."),
+]
 
 _MEANS_NOTHING: dict[str, tuple[Any, ...]] = {
     "n": (1,),
@@ -22,6 +26,7 @@ _MEANS_NOTHING: dict[str, tuple[Any, ...]] = {
     "response_format": ({"type": "text"},),
     "store": (False,),
     "service_tier": ("auto", "default"),
+    "instructions": ("",),
 }
 """Fields that are not supported, and the values that ask for nothing: clients send some of them unasked."""
 
@@ -35,6 +40,21 @@ class Strict(BaseModel):
     @classmethod
     def _without_nulls(cls, given: Any) -> Any:
         return {key: value for key, value in given.items() if value is not None} if isinstance(given, dict) else given
+
+
+class Body(Strict):
+    """Of a request."""
+
+    @model_validator(mode="before")
+    @classmethod
+    def _without_what_means_nothing(cls, given: Any) -> Any:
+        if not isinstance(given, dict):
+            return given
+        return {
+            key: value
+            for key, value in given.items()
+            if not any(value == nothing and type(value) is type(nothing) for nothing in _MEANS_NOTHING.get(key, ()))
+        }
 
 
 class TextPart(Strict):
@@ -100,7 +120,19 @@ class StreamOptions(Strict):
     include_obfuscation: bool = False
 
 
-class ChatBody(Strict):
+class SpeechBody(Body):
+    """`POST /v1/audio/speech`."""
+
+    model: str
+    input: Annotated[str, Field(min_length=1, max_length=4096, description="What is said.")]
+    voice: str | Voice = "default"
+    response_format: Annotated[str, Field(description="`mp3`, `wav`, `flac`, `opus`, `pcm`.")] = "mp3"
+    speed: Annotated[float, Field(ge=0.25, le=4)] = 1.0
+    stream_format: Literal["audio", "sse"] = "audio"
+    params: Params = {}
+
+
+class ChatBody(Body):
     """`POST /v1/chat/completions`."""
 
     model: str
@@ -117,18 +149,4 @@ class ChatBody(Strict):
     seed: int | None = None
     user: str | None = None
     metadata: Annotated[dict[str, str], Field(max_length=16)] | None = None
-    params: Annotated[
-        dict[str, dict[str, ParamValue]],
-        Field(description="A stage's own parameters by its name, such as `{'talker': {'top_k': 50}}`."),
-    ] = {}
-
-    @model_validator(mode="before")
-    @classmethod
-    def _without_what_means_nothing(cls, given: Any) -> Any:
-        if not isinstance(given, dict):
-            return given
-        return {
-            key: value
-            for key, value in given.items()
-            if not any(value == nothing and type(value) is type(nothing) for nothing in _MEANS_NOTHING.get(key, ()))
-        }
+    params: Params = {}

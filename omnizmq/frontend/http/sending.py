@@ -71,6 +71,7 @@ class _Sent(Response):
                     await send({"type": "http.response.body", "body": part, "more_body": True})
             except (OmnizmqError, BridgeError) as error:
                 if self.media_type != "text/event-stream":
-                    raise
+                    log.warning("an answer is cut off: %s", error)
+                    return  # without its end, by which the caller tells it from a whole one
                 await send({"type": "http.response.body", "body": event(problems.of(error)[1]), "more_body": True})
         await send({"type": "http.response.body", "body": b"", "more_body": False})

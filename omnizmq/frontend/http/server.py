@@ -25,6 +25,7 @@ async def serve(context: PluginContext, settings: Settings) -> None:
     """Until the deployment stops. Raises `ConfigError`, `LaunchError` where it cannot listen."""
     with _listening(settings) as listener:
         async with AsyncClient.connect(context.connect) as client:
+            settings.check_stages(client.stages)
             config = uvicorn.Config(
                 app.make(Service(client, settings)),
                 log_config=None,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ipaddress
+from collections.abc import Collection
 from typing import Annotated, Any, Self
 
 import msgspec
@@ -16,6 +17,10 @@ Sha256 = Annotated[
     str, msgspec.Meta(pattern="^[0-9a-f]{64}$", description="a SHA-256 sum in 64 lower-case hexadecimal digits")
 ]
 Target = Annotated[str, msgspec.Meta(pattern=r"^(|[^.]+\.[^.]+)$", description='"STAGE.PARAMETER"')]
+
+SpeechTarget = Annotated[
+    str, msgspec.Meta(pattern=r"^(|prompt|[^.]+\.[^.]+)$", description='"STAGE.PARAMETER" or "prompt"')
+]
 
 
 class ApiKey(Section, frozen=True):
@@ -48,6 +53,13 @@ class Settings(Section, frozen=True, kw_only=True):
     voice_to: Target = "talker.speaker"
     """The stage's parameter that takes a voice's name."""
 
+    speech_to: SpeechTarget = ""
+    """The parameter of the stage that makes text, which gives a text as that stage's answer; "prompt" where the
+    deployment says its prompt itself. Empty: the text stage's `say`, or "prompt" where there is no text stage."""
+
+    speed_to: Target = "talker.speed"
+    """The stage's parameter that takes the speed of speech, 1 by default."""
+
     api_keys: list[ApiKey] = []
     """None: everybody who can reach the port may ask."""
 
@@ -70,6 +82,15 @@ class Settings(Section, frozen=True, kw_only=True):
                 " 127.0.0.1 or ::1 was expected"
             )
         return settings
+
+    def check_stages(self, stages: Collection[str]) -> None:
+        """Raises `ConfigError` for a parameter of a stage that the deployment does not have."""
+        targets = {"speech_to": self.speech_to if self.speech_to != "prompt" else ""}
+        if self.voices:
+            targets["voice_to"] = self.voice_to
+        for key, target in targets.items():
+            if target and target.partition(".")[0] not in stages:
+                raise ConfigError(f'plugins.http.{key}: "{target}": stages are {", ".join(stages)}')
 
 
 def _is_loopback(host: str) -> bool:

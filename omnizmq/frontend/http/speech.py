@@ -1,0 +1,119 @@
+"""`POST /v1/audio/speech`: a text to sound, as a file's bytes or as events, either way as it comes."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator
+from contextlib import aclosing
+from typing import Any
+
+from fastapi import APIRouter
+from starlette.requests import Request
+from starlette.responses import Response
+
+from omnizmq.errors import InvalidRequestError
+from omnizmq.frontend.http.answer import check_ended, tokens_of
+from omnizmq.frontend.http.asking import Asked
+from omnizmq.frontend.http.problems import BridgeError
+from omnizmq.frontend.http.schema import SpeechBody
+from omnizmq.frontend.http.sending import event, sent
+from omnizmq.frontend.http.service import Caller, Service
+from omnizmq.frontend.http.sound import FORMATS, MEDIA_TYPES, Base64Stream, Encoder
+from omnizmq.frontend.output import RequestOutput
+
+_FORMATS = {"pcm": "pcm16", **{name: name for name in FORMATS if name != "pcm16"}}
+"""OpenAI has another name for PCM here than in chat."""
+
+
+def routes(service: Service) -> APIRouter:
+    """For the deployment that the service is a client of."""
+    router = APIRouter()
+
+    @router.post("/v1/audio/speech", summary="Have a text said, streamed as bytes or as events")
+    async def speech(body: SpeechBody, request: Request) -> Response:
+        caller = service.caller(request)
+        format_ = _format(body.response_format)
+        speech = _Speech(service, service.asking.speech(body), caller, Encoder(format_, streamed=True))
+        if body.stream_format == "sse":
+            return await sent(request, speech.events(), "text/event-stream")
+        return await sent(request, speech.pieces(), MEDIA_TYPES[format_])
+
+    return router
+
+
+def _format(name: str) -> str:
+    """Raises `BridgeError`."""
+    if name not in _FORMATS:
+        text = f"sound as {name!r} is not made here; formats are {', '.join(_FORMATS)}"
+        raise BridgeError(400, "invalid_request", text, "response_format")
+    return _FORMATS[name]
+
+
+class _Speech:
+    """One request's."""
+
+    def __init__(self, service: Service, asked: Asked, caller: Caller, encoder: Encoder) -> None:
+        self._service = service
+        self._outputs = service.outputs(asked, caller)
+        self._encoder = encoder
+        self._end: RequestOutput | None = None
+
+    async def pieces(self) -> AsyncGenerator[str | bytes, None]:
+        """First the request id, then the file's bytes. Raises `OmnizmqError`, `BridgeError`; what is refused, and
+        where nothing sounds, before the id."""
+        named = False
+        with self._service.place():
+            async with aclosing(self._outputs) as outputs:
+                try:
+                    async for output in outputs:
+                        piece = self._take(output)
+                        if not piece:
+                            continue
+                        if not named:
+                            yield output.request_id
+                            named = True
+                        yield piece
+                except InvalidRequestError as error:
+                    if error.stage is None:
+                        raise
+                    why = f"this deployment cannot say it: {error.stage}: {error.message}"
+                    raise BridgeError(400, error.code, why) from error
+        if not named:
+            raise BridgeError(400, "invalid_request", self._silence(), "input")
+
+    async def events(self) -> AsyncGenerator[str | bytes, None]:
+        """First the request id, then server-sent events. Raises as `pieces`."""
+        base64 = Base64Stream()
+        async with aclosing(self.pieces()) as pieces:
+            async for piece in pieces:
+                if isinstance(piece, str):
+                    yield piece
+                elif data := base64.add(piece):
+                    yield _delta(data)
+        if data := base64.end():
+            yield _delta(data)
+        yield event({"type": "speech.audio.done", "usage": self._usage()})
+
+    def _take(self, output: RequestOutput) -> bytes:
+        """What can be sent by now. Raises `BridgeError` where the request was aborted."""
+        if output.audio is not None and output.sample_rate:
+            return self._encoder.add(output.audio, output.sample_rate)
+        if output.finished:
+            check_ended(output)
+            self._end = output
+            return self._encoder.end()
+        return b""
+
+    def _silence(self) -> str:
+        """Why there was no sound."""
+        notes = self._end.notes.values() if self._end is not None else ()
+        return "; ".join(notes) or "nothing of the input sounds"
+
+    def _usage(self) -> dict[str, Any]:
+        assert self._end is not None
+        tokens = tokens_of(self._end.usage, self._service.asking.text_stage)
+        read = tokens.text or tokens.prompt
+        return {"input_tokens": read, "output_tokens": tokens.sound, "total_tokens": read + tokens.sound}
+
+
+def _delta(data: str) -> bytes:
+    return event({"type": "speech.audio.delta", "audio": data})
