@@ -17,11 +17,13 @@ export async function launched(config, ...sets) {
   const options = ["plugins.http.port=0", ...sets].flatMap((set) => ["--set", set]);
   const child = spawn("omnizmq", ["launch", "--config", config, "--json", ...options], {
     env,
-    stdio: ["ignore", "pipe", "inherit"],
+    stdio: ["ignore", "pipe", "pipe"],
   });
+  let said = "";
+  child.stderr.on("data", (text) => (said += text));
   const ready = new Promise((is, isNot) => {
     createInterface(child.stdout).once("line", (line) => is(JSON.parse(line)));
-    child.once("exit", () => isNot(new Error("the deployment did not start")));
+    child.once("close", () => isNot(new Error(`the deployment did not start: ${said}`)));
   });
   return new Deployment(child, await ready, env, home);
 }
@@ -61,11 +63,11 @@ class Deployment {
     });
   }
 
-  /** Ends it, if it has not ended; with `SIGKILL`, its workers and its bridge see that and end too. */
-  async stop(signal = "SIGTERM") {
+  /** Ends it, if it has not ended. */
+  async stop() {
     if (this.child.exitCode === null && this.child.signalCode === null) {
       const exited = once(this.child, "exit");
-      this.child.kill(signal);
+      this.child.kill();
       await exited;
     }
     await rm(this.home, { recursive: true, force: true });

@@ -33,12 +33,18 @@ export class Timeline {
   /** `now`: milliseconds since it was asked. */
   show(trace, now) {
     const until = trace.terminal?.at_ms ?? now;
-    const bars = Object.entries(trace.stages).map(([name, stage]) => row(name, stage, until));
+    const bars = planned(trace).map((name) => row(name, trace.stages[name], until));
     this.elements.stages.replaceChildren(...bars);
     this.elements.legend.hidden = false;
     this.elements.verdict.textContent = sentence(trace.verdict.text);
     this.elements.id.textContent = `omnizmq trace ${trace.request_id}`;
   }
+}
+
+/** The stages that this request needs; of one whose beginning was not traced, all. */
+function planned(trace) {
+  const received = trace.events.find((fact) => fact.event === "received");
+  return received?.stages.split(",") ?? Object.keys(trace.stages);
 }
 
 function row(name, stage, until) {
