@@ -1,4 +1,4 @@
-// The page that shows the deployment: replicas, requests in flight, rings.
+// The page that shows the deployment: replicas, requests, rings.
 
 import { get, keepKey, key } from "/pages/api.js";
 import { element } from "/pages/timeline.js";
@@ -28,6 +28,8 @@ function show(status) {
   at("now").replaceChildren(...figures(status));
   const replicas = Object.values(status.stages).flatMap((stage) => stage.replicas);
   at("replicas").replaceChildren(...replicas.map(replica));
+  at("slowest").replaceChildren(...status.slowest.map(request));
+  at("none").hidden = status.slowest.length > 0;
   at("rings").replaceChildren(...status.rings.map(ring));
   at("since").textContent = `As of ${new Date().toLocaleTimeString()}, asked again every second.`;
 }
@@ -36,7 +38,7 @@ function figures(status) {
   const { requests, finished, aborted, failed, refused } = status.counters;
   return Object.entries({
     State: status.ready ? "ready" : status.state === "running" ? "not ready" : status.state,
-    "Live requests": status.live_requests,
+    Live: status.live_requests,
     Queued: status.queued,
     Paused: status.paused,
     Taken: requests,
@@ -62,6 +64,10 @@ function replica(one) {
   ]);
 }
 
+function request(one) {
+  return row(one.request_id, [element("td", "", one.phase), number(`${one.age_s.toFixed(1)} s`), number(one.attempt)]);
+}
+
 function ring(one) {
   const meter = element("meter");
   meter.max = one.capacity_bytes;
@@ -70,7 +76,8 @@ function ring(one) {
   const used = element("td");
   used.append(meter);
   const bytes = number(`${mib(one.used_bytes)} of ${mib(one.capacity_bytes)} MiB`);
-  return row(one.edge.replace("->", " → "), [element("td", "", one.replica), used, bytes, number(`${mib(one.spilled_bytes)} MiB`)]);
+  const beside = number(`${mib(one.spilled_bytes)} MiB`);
+  return row(one.edge.replace("->", " → "), [element("td", "", one.replica), used, bytes, beside]);
 }
 
 function row(name, cells) {

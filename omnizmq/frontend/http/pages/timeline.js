@@ -17,7 +17,7 @@ export class Timeline {
     this.current = name;
     this.elements.stages.replaceChildren();
     this.elements.legend.hidden = true;
-    this.elements.verdict.textContent = "Waiting for the request's first facts …";
+    this.elements.verdict.textContent = "Asking where it is …";
     this.elements.id.textContent = "";
     for (let missed = 0; missed < MISSES; ) {
       const trace = await get(`/v1/requests/${encodeURIComponent(name)}/trace`).catch(() => null);
@@ -27,7 +27,7 @@ export class Timeline {
       if (trace?.state === "ended") return;
       await new Promise((wake) => setTimeout(wake, EVERY_MS));
     }
-    this.elements.verdict.textContent = "Nothing is known of this request.";
+    this.elements.verdict.textContent = "Nothing is known of it: it never began, or is not traced.";
   }
 
   /** `now`: milliseconds since it was asked. */
@@ -36,7 +36,7 @@ export class Timeline {
     const bars = planned(trace).map((name) => row(name, trace.stages[name], until));
     this.elements.stages.replaceChildren(...bars);
     this.elements.legend.hidden = false;
-    this.elements.verdict.textContent = sentence(trace.verdict.text);
+    this.elements.verdict.textContent = trace.verdict.text;
     this.elements.id.textContent = `omnizmq trace ${trace.request_id}`;
   }
 }
@@ -94,10 +94,6 @@ function first(stage) {
 /** Milliseconds, as a reader has them. */
 export function time(ms) {
   return ms < 1000 ? `${Math.round(ms)} ms` : `${(ms / 1000).toFixed(1)} s`;
-}
-
-function sentence(text) {
-  return `${text.charAt(0).toUpperCase()}${text.slice(1)}.`;
 }
 
 /** An element with a class and a text. */
