@@ -8,13 +8,17 @@ STRESS ?= --chunks 100000 --kills 100
 SOAK ?= --minutes 10
 export PROMPT ?= What is the capital of France?
 
-.PHONY: demo test stress soak prove scenarios lint format bench clean
+.PHONY: demo test test-web stress soak prove scenarios lint format bench clean
 
 demo: $(VENV)/.embedded
 	$(BIN)/omnizmq chat "$$PROMPT" --modalities text,audio --config embedded --output reply.wav
 
 test: lint
 	$(BIN)/python -m pytest
+
+# OpenAI's npm client and the pages in a browser: this alone needs Node.js and Chromium, and installs what it lacks.
+test-web: $(VENV)/.dev
+	PATH="$(abspath $(BIN)):$$PATH" tests/web/run
 
 stress: $(VENV)/.dev
 	cd tests && ../$(BIN)/python -m support.stress $(STRESS)
@@ -44,7 +48,7 @@ bench: $(VENV)/.embedded
 	$(BIN)/python tools/measure_embedded.py
 
 clean:
-	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .hypothesis reply.wav
+	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .hypothesis tests/web/node_modules reply.wav
 
 $(VENV)/.made:
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "omnizmq needs Python 3.11 or newer, this is " + sys.version.split()[0])'

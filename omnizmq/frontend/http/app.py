@@ -15,7 +15,7 @@ from starlette.responses import Response
 
 from omnizmq import __version__
 from omnizmq.errors import OmnizmqError
-from omnizmq.frontend.http import chat, deployment, models, requests, speech
+from omnizmq.frontend.http import chat, deployment, models, pages, requests, speech
 from omnizmq.frontend.http.gone import CallerGoneError
 from omnizmq.frontend.http.limits import BodyLimit
 from omnizmq.frontend.http.problems import ABORTED, BridgeError, body
@@ -34,6 +34,7 @@ def make(service: Service) -> FastAPI:
     app.include_router(models.routes(service))
     app.include_router(requests.routes(service))
     app.include_router(deployment.routes(service))
+    app.include_router(pages.routes())
     app.add_exception_handler(OmnizmqError, _failed)
     app.add_exception_handler(BridgeError, _failed)
     app.add_exception_handler(RequestValidationError, _invalid)

@@ -1,0 +1,85 @@
+// The bridge's API as the pages use it: one shape for all that goes wrong, and an answer's events.
+
+const KEY = "omnizmq-key";
+
+/** What the reader should be told. `status`: 0 where no server answered. */
+export class Problem extends Error {
+  constructor(message, status = 0, code = null) {
+    super(message);
+    this.status = status;
+    this.code = code;
+  }
+}
+
+/** The API key of this tab; empty: none. */
+export function key() {
+  return sessionStorage.getItem(KEY) ?? "";
+}
+
+export function keepKey(text) {
+  sessionStorage.setItem(KEY, text);
+}
+
+/** The answer. Throws `Problem`, and `AbortError` where `signal` ended it. */
+export async function ask(path, { body, headers = {}, signal } = {}) {
+  const sent = { ...headers };
+  if (key()) sent.authorization = `Bearer ${key()}`;
+  if (body !== undefined) sent["content-type"] = "application/json";
+  const init = { method: body === undefined ? "GET" : "POST", headers: sent, signal, cache: "no-store" };
+  if (body !== undefined) init.body = JSON.stringify(body);
+  let answer;
+  try {
+    answer = await fetch(path, init);
+  } catch (error) {
+    throw lost(error);
+  }
+  if (!answer.ok) throw await refused(answer);
+  return answer;
+}
+
+/** A JSON document. Throws as `ask` does. */
+export async function get(path) {
+  return (await ask(path)).json();
+}
+
+/** The documents of an answer's server-sent events, until `[DONE]`. Throws as `ask` does. */
+export async function* events(answer) {
+  const reader = answer.body.pipeThrough(new TextDecoderStream()).getReader();
+  let rest = "";
+  try {
+    for (;;) {
+      const { value, done } = await reader.read();
+      if (done) throw new Problem("The answer broke off.");
+      const parts = (rest + value).split("\n\n");
+      rest = parts.pop();
+      for (const part of parts) {
+        const data = part.replace(/^data: /, "");
+        if (data === "[DONE]") return;
+        const document = JSON.parse(data);
+        if (document.error) throw new Problem(document.error.message, answer.status, document.error.code);
+        yield document;
+      }
+    }
+  } catch (error) {
+    throw lost(error);
+  } finally {
+    reader.cancel().catch(() => {});
+  }
+}
+
+function lost(error) {
+  if (error instanceof Problem || error.name === "AbortError") return error;
+  return new Problem("The server does not answer. Is the deployment running?");
+}
+
+async function refused(answer) {
+  const error = await answer.json().then((document) => document.error, () => null);
+  const message = error?.message ?? `The server answered with status ${answer.status}.`;
+  return new Problem(told(answer.status, message), answer.status, error?.code ?? null);
+}
+
+function told(status, message) {
+  if (status === 401) return "The server wants an API key, and this is not one of its keys.";
+  if (status === 429) return `The server has no room at present: ${message}. Ask again in a moment.`;
+  return message;
+}

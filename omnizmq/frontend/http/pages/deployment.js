@@ -1,0 +1,109 @@
+// The page that shows the deployment: replicas, requests, rings.
+
+import { get, keepKey, key } from "/pages/api.js";
+import { element } from "/pages/timeline.js";
+
+const EVERY_MS = 1000;
+const at = (id) => document.getElementById(id);
+
+async function refresh() {
+  if (document.hidden) return;
+  try {
+    show(await get("/v1/deployment"));
+    at("problem").hidden = true;
+    at("locked").hidden = true;
+  } catch (problem) {
+    say(problem);
+  }
+}
+
+function say(problem) {
+  if (at("problem").textContent !== problem.message) at("problem").textContent = problem.message;
+  at("problem").hidden = false;
+  if (problem.status === 401) at("locked").hidden = false;
+}
+
+function show(status) {
+  at("name").textContent = status.name;
+  at("now").replaceChildren(...figures(status));
+  const replicas = Object.values(status.stages).flatMap((stage) => stage.replicas);
+  at("replicas").replaceChildren(...replicas.map(replica));
+  at("slowest").replaceChildren(...status.slowest.map(request));
+  at("none").hidden = status.slowest.length > 0;
+  at("rings").replaceChildren(...status.rings.map(ring));
+  at("since").textContent = `As of ${new Date().toLocaleTimeString()}, asked again every second.`;
+}
+
+function figures(status) {
+  const { requests, finished, aborted, failed, refused } = status.counters;
+  return Object.entries({
+    State: status.ready ? "ready" : status.state === "running" ? "not ready" : status.state,
+    Live: status.live_requests,
+    Queued: status.queued,
+    Paused: status.paused,
+    Taken: requests,
+    Finished: finished,
+    Aborted: aborted,
+    Failed: failed,
+    Refused: refused,
+  }).map(([name, value]) => {
+    const group = element("div");
+    group.append(element("dt", "", name), element("dd", "", String(value)));
+    return group;
+  });
+}
+
+function replica(one) {
+  return row(one.id, [
+    element("td", one.state === "ready" ? "good" : "wrong", one.drained ? `${one.state} (drained)` : one.state),
+    number(`${one.active} of ${one.capacity}`),
+    number(one.inflight),
+    element("td", "", one.engine),
+    number(one.restarts),
+    number(one.silent ? "silent" : `${one.heartbeat_age_s.toFixed(1)} s ago`),
+  ]);
+}
+
+function request(one) {
+  return row(one.request_id, [element("td", "", one.phase), number(`${one.age_s.toFixed(1)} s`), number(one.attempt)]);
+}
+
+function ring(one) {
+  const meter = element("meter");
+  meter.max = one.capacity_bytes;
+  meter.value = one.used_bytes;
+  meter.setAttribute("aria-label", `${one.edge} of ${one.replica}`);
+  const used = element("td");
+  used.append(meter);
+  const bytes = number(`${mib(one.used_bytes)} of ${mib(one.capacity_bytes)} MiB`);
+  const beside = number(`${mib(one.spilled_bytes)} MiB`);
+  return row(one.edge.replace("->", " → "), [element("td", "", one.replica), used, bytes, beside]);
+}
+
+function row(name, cells) {
+  const made = element("tr");
+  const head = element("th", "", name);
+  head.scope = "row";
+  made.append(head, ...cells);
+  return made;
+}
+
+function number(value) {
+  return element("td", "number", String(value));
+}
+
+function mib(bytes) {
+  return (bytes / (1 << 20)).toFixed(bytes && bytes < 10 << 20 ? 2 : 0);
+}
+
+at("locked").addEventListener("submit", (event) => {
+  event.preventDefault();
+  keepKey(at("key").value.trim());
+  refresh();
+});
+at("key").value = key();
+document.addEventListener("visibilitychange", refresh);
+for (;;) {
+  await refresh();
+  await new Promise((wake) => setTimeout(wake, EVERY_MS));
+}

@@ -1,0 +1,105 @@
+// A request's stages as bars, from the document that `omnizmq trace --json` gives.
+
+import { get } from "/pages/api.js";
+
+const EVERY_MS = 250;
+const MISSES = 8; // what has ended is for a moment neither live nor stored; what was refused is never known
+
+/** Shows one request until it has ended, or `follow` is called for another. */
+export class Timeline {
+  constructor({ stages, verdict, legend, id }) {
+    this.elements = { stages, verdict, legend, id };
+    this.current = null;
+  }
+
+  /** `begun`: of `performance.now()`. `live()`: whether its caller still waits for its answer. */
+  async follow(name, begun, live) {
+    this.current = name;
+    this.elements.stages.replaceChildren();
+    this.elements.legend.hidden = true;
+    this.elements.verdict.textContent = "Asking where it is …";
+    this.elements.id.textContent = "";
+    for (let missed = 0; missed < MISSES; ) {
+      const trace = await get(`/v1/requests/${encodeURIComponent(name)}/trace`).catch(() => null);
+      if (this.current !== name) return;
+      if (trace === null) missed += live() ? 0 : 1;
+      else this.show(trace, performance.now() - begun);
+      if (trace?.state === "ended") return;
+      await new Promise((wake) => setTimeout(wake, EVERY_MS));
+    }
+    this.elements.verdict.textContent = "Nothing is known of it: it never began, or is not traced.";
+  }
+
+  /** `now`: milliseconds since it was asked. */
+  show(trace, now) {
+    const until = trace.terminal?.at_ms ?? now;
+    const bars = planned(trace).map((name) => row(name, trace.stages[name], until));
+    this.elements.stages.replaceChildren(...bars);
+    this.elements.legend.hidden = false;
+    this.elements.verdict.textContent = trace.verdict.text;
+    this.elements.id.textContent = `omnizmq trace ${trace.request_id}`;
+  }
+}
+
+/** The stages that this request needs; of one whose beginning was not traced, all. */
+function planned(trace) {
+  const received = trace.events.find((fact) => fact.event === "received");
+  return received?.stages.split(",") ?? Object.keys(trace.stages);
+}
+
+function row(name, stage, until) {
+  const item = element("li");
+  const head = element("div", "name");
+  head.append(element("span", "", name), element("small", "muted", told(stage)));
+  const track = element("div", "track");
+  track.setAttribute("aria-hidden", "true");
+  const [asked, ready, first, end] = moments(stage, until);
+  for (const [kind, from, to] of [
+    ["waits", asked, ready],
+    ["begins", ready, first],
+    ["makes", first, end],
+  ]) {
+    if (to <= from) continue;
+    const bar = element("i", kind);
+    bar.style.left = `${(100 * from) / until}%`;
+    bar.style.width = `${(100 * (to - from)) / until}%`;
+    track.append(bar);
+  }
+  item.append(head, track);
+  return item;
+}
+
+/** When it was submitted, had input, gave its first output, ended; what has not come yet is at its end. */
+function moments(stage, until) {
+  if (stage.submitted_ms === null) return [until, until, until, until];
+  const end = stage.finished_ms ?? until;
+  const ready = stage.input_ready_ms ?? end;
+  return [stage.submitted_ms, ready, stage.first_output_ms ?? end, end];
+}
+
+function told(stage) {
+  if (stage.submitted_ms === null) return "not begun";
+  if (stage.finished_ms !== null) {
+    const reason = { stop: "done", length: "done (length)", abort: "aborted" }[stage.finish_reason] ?? "failed";
+    return `${first(stage)}${reason} after ${time(stage.finished_ms)}`;
+  }
+  if (stage.input_ready_ms === null) return "waits for input";
+  return stage.first_output_ms === null ? "at work" : `${first(stage)}goes on`;
+}
+
+function first(stage) {
+  return stage.first_output_ms === null ? "" : `first output ${time(stage.first_output_ms)}, `;
+}
+
+/** Milliseconds, as a reader has them. */
+export function time(ms) {
+  return ms < 1000 ? `${Math.round(ms)} ms` : `${(ms / 1000).toFixed(1)} s`;
+}
+
+/** An element with a class and a text. */
+export function element(tag, kind = "", text = "") {
+  const made = document.createElement(tag);
+  if (kind) made.className = kind;
+  if (text) made.textContent = text;
+  return made;
+}

@@ -1,0 +1,93 @@
+// Both pages, at the widths of a desk and of a phone, in light and dark: readable by everybody, nothing out of sight.
+// SHOTS=FOLDER keeps the pictures.
+
+import assert from "node:assert/strict";
+import { after, before, test } from "node:test";
+
+import axe from "axe-core";
+
+import { opened, paged } from "./browser.mjs";
+import { launched } from "./deployment.mjs";
+
+const SIZES = { desk: { width: 1280, height: 800 }, phone: { width: 390, height: 844 } };
+
+let browser;
+let deployment;
+
+before(async () => {
+  [browser, deployment] = await Promise.all([opened(), launched("embedded")]);
+});
+after(async () => {
+  await browser?.close();
+  await deployment?.stop();
+});
+
+async function looked(page, name) {
+  const folder = process.env.SHOTS;
+  if (folder) await page.screenshot({ path: `${folder}/${name}.png`, fullPage: true });
+  const [inner, outer] = await page.evaluate(() => [document.documentElement.scrollWidth, window.innerWidth]);
+  assert.ok(inner <= outer, `${name}: ${inner} pixels on ${outer}`);
+  await page.evaluate(axe.source);
+  const { violations, passes } = await page.evaluate(() => window.axe.run());
+  assert.deepEqual(
+    violations.map((found) => `${name}: ${found.id}: ${found.nodes.map((node) => node.html).join(" ")}`),
+    [],
+  );
+  assert.ok(passes.some((rule) => rule.id === "color-contrast"));
+}
+
+for (const [size, viewport] of Object.entries(SIZES)) {
+  for (const colorScheme of ["light", "dark"]) {
+    test(`at the width of a ${size}, in ${colorScheme}`, async () => {
+      const page = await paged(browser, deployment.url, { viewport, colorScheme });
+      const name = (what) => `${what}-${size}-${colorScheme}`;
+      await page.waitForSelector("#send:enabled");
+      await looked(page, name("empty"));
+      await page.locator("#text").fill("Tell me a long story.");
+      await page.locator("#send").click();
+      await page.waitForFunction(() => document.querySelectorAll("#stages .makes").length === 3);
+      await page.waitForFunction(() => window.peak() > 0.02);
+      await looked(page, name("answering"));
+      await page.locator("#stop").click();
+      await page.waitForFunction(() => /abort/i.test(document.getElementById("verdict").textContent));
+      await deployment.idle();
+      await page.route("**/v1/chat/completions", (route) => route.abort());
+      await page.locator("#text").fill("And then?");
+      await page.locator("#send").click();
+      await page.waitForSelector("#problem:visible");
+      await looked(page, name("failed"));
+      await page.goto(`${deployment.url}/deployment`);
+      await page.waitForSelector("#rings tr");
+      await looked(page, name("deployment"));
+      await page.close();
+    });
+  }
+}
+
+test("the keyboard alone is enough", async () => {
+  const page = await paged(browser, deployment.url);
+  await page.waitForSelector("#send:enabled");
+  const reached = [];
+  for (let n = 0; n < 12; n += 1) {
+    reached.push(await page.evaluate(() => document.activeElement.id || document.activeElement.textContent));
+    await page.keyboard.press("Tab");
+  }
+  for (const id of ["text", "speak", "voice", "fresh", "send", "Talk", "Deployment", "turns"]) {
+    assert.ok(reached.includes(id), `${id} is not among ${reached}`);
+  }
+  await page.close();
+});
+
+test("nothing moves for a reader who wants that", async () => {
+  const page = await paged(browser, deployment.url, { reducedMotion: "reduce" });
+  await page.waitForSelector("#send:enabled");
+  await page.locator("#text").fill("Tell me a long story.");
+  await page.locator("#send").click();
+  await page.waitForSelector(".turn.assistant[aria-busy=true]");
+  const name = await page.evaluate(
+    () => getComputedStyle(document.querySelector(".turn.assistant"), "::after").animationName,
+  );
+  assert.equal(name, "none");
+  await page.close();
+  await deployment.idle();
+});
