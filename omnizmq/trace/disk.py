@@ -89,7 +89,7 @@ class Disk:
         self._next_try = 0.0
         self._next_warning = 0.0
         self._next_aging = 0.0
-        self.journal_mode: str | None = None
+        self._warned_of_journal = False
         self.failure: str | None = None
 
     def write(self, batch: Sequence[Fact]) -> None:
@@ -155,14 +155,14 @@ class Disk:
         if self._database is None and time.monotonic() >= self._next_try:
             self._next_try = time.monotonic() + self._retry_s
             self._database = Database(self._path, token=self._token, pid=os.getpid(), vfs=self._vfs)
-            if self.journal_mode is None and self._database.journal_mode != "wal":
+            if not self._warned_of_journal and self._database.journal_mode != "wal":
+                self._warned_of_journal = True
                 _logger.warning(
                     "trace: the file system of %s allows no write-ahead log; journal mode %s is used, in which a long "
                     "read can make the trace lose rows",
                     self._path,
                     self._database.journal_mode,
                 )
-            self.journal_mode = self._database.journal_mode
             self._next_try = 0.0
             self._count_lost(self._database)
         return self._database

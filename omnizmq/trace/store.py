@@ -88,11 +88,6 @@ class TraceWriter:
         return self._losses.total
 
     @property
-    def journal_mode(self) -> str | None:
-        """SQLite's: "wal", or what it fell back to where the file system does not allow that. None: not open yet."""
-        return self._disk.journal_mode
-
-    @property
     def failure(self) -> str | None:
         """Why nothing can be written at present; None: it can."""
         return self._disk.failure
