@@ -113,6 +113,8 @@ async def _serve(config: Config, name: str, say: Say, owned: bool, recording: tu
         starting.cancel()
         with suppress(asyncio.CancelledError, LaunchError, ConfigError):
             await starting
+        if not owned:
+            say("stopped", {})
         return 0
     say("ready", _ready(deployment, await starting))
     serving.set()
@@ -226,6 +228,8 @@ def _plain_lines(event: str, fields: dict[str, object]) -> None:
         )
     elif event == "draining":
         click.echo("draining: no new requests; a second signal stops at once", err=True)
+    elif event == "stopped":
+        click.echo("stopped before it was ready", err=True)
     elif event == "loading":
         click.echo(f"{fields['replica']}: {fields['text']}", err=True)
 

@@ -154,6 +154,15 @@ class TestFailures:
             assert "omnizmq launch: talker/0 did not start: killed by SIGKILL" in said
             assert process.wait(20) == 1
 
+    @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+    def test_f5_one_that_is_stopped_while_it_loads_says_so(self, number: int) -> None:
+        with launching("--set", "stage.talker.options.start_delay_ms=60000") as process:
+            assert process.stderr is not None
+            next(line for line in process.stderr if line.startswith("talker/0: start_delay_ms"))
+            process.send_signal(number)
+            assert process.stderr.read().endswith("stopped before it was ready\n")
+            assert process.wait(20) == 0
+
     def test_f5_a_start_that_takes_too_long(self) -> None:
         said = failed(
             *("--set", "stage.talker.options.start_delay_ms=60000", "--set", "stage.talker.start_timeout_s=0.7"),
