@@ -34,6 +34,10 @@ CONTEXT_FRAMES = 10
 TOKENS_PER_S = 13
 """Of sound in a prompt."""
 
+LARGER_IMAGES = 4
+"""How many times the pixels that an image is scaled down to it may have before. With the real model's 12.8 million: 51
+million, as much as cameras of phones have."""
+
 SOUND_BYTES_PER_S = 3 * MIB // 4
 """What the audio preprocessor needs of the machine's memory. Measured."""
 
