@@ -45,11 +45,15 @@ class Seeing:
         decoded."""
         images = [picture.opened(data) for data in files]
         self._check_headers(images)
-        made = self._processor([picture.decoded(image) for image in images], return_tensors="pt")
-        grids = [
-            (rows // self._merged, columns // self._merged) for _, rows, columns in made["image_grid_thw"].tolist()
-        ]
-        return Patches(made["pixel_values"], grids)
+        made = [self._of(image) for image in images]
+        return Patches(torch.cat([values for values, _ in made]), [grid for _, grid in made])
+
+    def _of(self, image: Image.Image) -> tuple[torch.Tensor, Grid]:
+        """Of one by itself, so that no more than one is there decoded."""
+        made = self._processor(picture.decoded(image), return_tensors="pt")
+        image.close()
+        ((_, rows, columns),) = made["image_grid_thw"].tolist()
+        return made["pixel_values"], (rows // self._merged, columns // self._merged)
 
     def _check_headers(self, images: Sequence[Image.Image]) -> None:
         counts = [self._tokens(*image.size) for image in images]
