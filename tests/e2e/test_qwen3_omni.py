@@ -13,8 +13,8 @@ pytest.importorskip("torch", reason="not installed: the extra `transformers`")
 pytest.importorskip("transformers", reason="not installed: the extra `transformers`")
 
 import torch
-from support.qwen3_omni import GREEDY, Made, Reference, Stages, make
 from support.noise import sound, wave_file
+from support.qwen3_omni import GREEDY, Made, Reference, Stages, make
 
 from omnizmq.errors import InvalidRequestError, StageError
 from omnizmq.protocol import AudioPart, Message, Prompt, TextPart

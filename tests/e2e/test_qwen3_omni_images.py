@@ -16,9 +16,9 @@ pytest.importorskip("transformers", reason="not installed: the extra `transforme
 
 import torch
 from PIL import Image
+from support.noise import sound, wave_file
 from support.pictures import file, noise
 from support.qwen3_omni import GREEDY, NAMES, Made, Reference, Stages, make, received
-from support.noise import sound, wave_file
 
 from omnizmq.errors import InvalidRequestError, LaunchError, StageError
 from omnizmq.protocol import AudioPart, ImagePart, Message, Prompt, TextPart
