@@ -4,9 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+_PROJECTS = {"PIL": "pillow"}
+"""What packages come in, where it has another name."""
 
-def refusal(where: str, missing: Sequence[str], python: str | None = None) -> str:
-    """One line. `where`: the key at fault and whose packages they are; `python`: a stage's own interpreter."""
+
+def refusal(where: str, packages: Sequence[str], python: str | None = None) -> str:
+    """One line. `where`: the key at fault and whose packages they are, which are missing; `python`: a stage's own
+    interpreter."""
+    missing = [_PROJECTS.get(name, name) for name in packages]
     those = "which is" if len(missing) == 1 else "which are"
     place = "" if python is None else f" for {python}"
     extra = _extra_of(missing)

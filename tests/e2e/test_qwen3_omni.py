@@ -2,23 +2,22 @@
 
 from __future__ import annotations
 
-import io
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
-import soundfile
 
 pytest.importorskip("torch", reason="not installed: the extra `transformers`")
 pytest.importorskip("transformers", reason="not installed: the extra `transformers`")
 
 import torch
+from support.noise import sound, wave_file
 from support.qwen3_omni import GREEDY, Made, Reference, Stages, make
 
 from omnizmq.errors import InvalidRequestError, StageError
-from omnizmq.protocol import AudioPart, ImagePart, Message, Prompt, TextPart
+from omnizmq.protocol import AudioPart, Message, Prompt, TextPart
 from omnizmq.workers.engine import Engine, EngineRequest
 from omnizmq.workers.engines.qwen3_omni import tiny
 from omnizmq.workers.engines.qwen3_omni.rows import tokens_chunk
@@ -126,19 +125,6 @@ class TestTheSameAsTheWholeModel:
         assert not np.array_equal(made.codes, references[SHORT].codes)
 
 
-def sound(seconds: float, rate: int = 16_000, channels: int = 1) -> np.ndarray:
-    """float32 `[samples, channels]`: noise that swells, different in each channel."""
-    count = round(seconds * rate)
-    noise = np.random.default_rng(round(seconds * 10)).normal(size=(count, channels))
-    return (0.1 * noise * np.linspace(0, 1, count)[:, None]).astype(np.float32)
-
-
-def wave_file(samples: np.ndarray, rate: int = 16_000) -> bytes:
-    file = io.BytesIO()
-    soundfile.write(file, samples, rate, format="WAV", subtype="FLOAT")
-    return file.getvalue()
-
-
 def asked(text: str, *files: bytes) -> Prompt:
     return Prompt(None, [Message("user", [TextPart(text), *(AudioPart(file) for file in files)])], None)
 
@@ -204,7 +190,6 @@ class TestHearing:
                 r"the prompt's 2 sounds have 10\.00 s: together they may have 9 s",
             ),
             (asked("<|audio_pad|>"), "the prompt has 1 placeholders of sounds, and 0 sounds"),
-            (asked("<|image_pad|>"), "a placeholder of images"),
         ],
     )
     def test_what_cannot_be_heard_is_refused(self, checkpoint: Path, prompt: Prompt, line: str) -> None:
@@ -401,7 +386,6 @@ class TestText:
             (said("ba" * 40), "the prompt has 48 tokens: a slot holds 30"),
             (said("ba" * 400), r"the prompt has \d+ characters, \d+ tokens at least: a slot holds 30"),
             (Prompt(None, None, [5, 999]), "token id 999 is none of this model's"),
-            (Prompt(None, [Message("user", [ImagePart(b"")])], None), "an image part"),
         ],
     )
     def test_a_prompt_that_cannot_be_used_is_refused(self, checkpoint: Path, prompt: Prompt, line: str) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -13,7 +14,13 @@ import numpy as np
 import torch
 import transformers
 from numpy.typing import NDArray
-from transformers import AutoTokenizer, Qwen3OmniMoeForConditionalGeneration, WhisperFeatureExtractor
+from PIL import Image
+from transformers import (
+    AutoTokenizer,
+    Qwen2VLImageProcessorPil,
+    Qwen3OmniMoeForConditionalGeneration,
+    WhisperFeatureExtractor,
+)
 from transformers.models.qwen3_omni_moe.processing_qwen3_omni_moe import _get_feat_extract_output_lengths
 
 from omnizmq.errors import OmnizmqError
@@ -176,22 +183,35 @@ class Reference:
         self.device = device
         self.tokenizer = AutoTokenizer.from_pretrained(path)
         self.model = Qwen3OmniMoeForConditionalGeneration.from_pretrained(path, dtype=dtype).to(device).eval()
+        # Its Talker counts the tokens of sounds beside images by a configuration that it does not have (5.24).
+        self.model.talker.config.audio_config = self.model.config.thinker_config.audio_config
         self.extractor = WhisperFeatureExtractor.from_pretrained(path)
+        self.image_processor = Qwen2VLImageProcessorPil.from_pretrained(path)
         self._template = json.loads((path / "chat_template.json").read_text())["chat_template"]
 
-    def ids(self, text: str, sounds: Sequence[int] = ()) -> list[int]:
-        """Of one user turn: text, then sounds of so many tokens each."""
-        content = [{"type": "text", "text": text}, *({"type": "audio"} for _ in sounds)]
+    def ids(self, text: str, sounds: Sequence[int] = (), images: Sequence[int] = ()) -> list[int]:
+        """Of one user turn: text, then images, then sounds, of so many tokens each."""
+        content = [{"type": "text", "text": text}]
+        content += [{"type": "image"} for _ in images] + [{"type": "audio"} for _ in sounds]
+        return self.ids_of([{"role": "user", "content": content if sounds or images else text}], [*images, *sounds])
+
+    def ids_of(self, turns: Sequence[Mapping[str, Any]], counts: Sequence[int]) -> list[int]:
+        """Of a conversation whose sounds and images have so many tokens each, in order."""
         whole = self.tokenizer.apply_chat_template(
-            [{"role": "user", "content": content if sounds else text}],
-            chat_template=self._template,
-            add_generation_prompt=True,
-            tokenize=False,
+            turns, chat_template=self._template, add_generation_prompt=True, tokenize=False
         )
-        first, *others = whole.split("<|audio_pad|>")
-        spread = [part for count, rest in zip(sounds, others, strict=True) for part in ("<|audio_pad|>" * count, rest)]
+        first, *others = re.split(r"(<\|(?:audio|image)_pad\|>)", whole)
+        spread = [
+            part for pad, rest, n in zip(others[::2], others[1::2], counts, strict=True) for part in (pad * n, rest)
+        ]
         ids: list[int] = self.tokenizer("".join((first, *spread))).input_ids
         return ids
+
+    def pixels(self, images: Sequence[Image.Image]) -> tuple[dict[str, torch.Tensor], list[int]]:
+        """What `generate` takes of images, and how many tokens each becomes."""
+        made = self.image_processor(images, return_tensors="pt")
+        counts = made["image_grid_thw"].prod(-1) // self.image_processor.merge_size**2
+        return {name: made[name] for name in ("pixel_values", "image_grid_thw")}, counts.tolist()
 
     def features(self, waves: Sequence[NDArray[np.float32]]) -> tuple[dict[str, torch.Tensor], list[int]]:
         """What `generate` takes of sounds at 16 kHz, and how many tokens each becomes: as the library's processor."""

@@ -16,6 +16,7 @@ def write(folder: Path, config: Mapping[str, Any], shards: Sequence[Shapes], dty
     """`config.json`, the index, and a file for each of `shards`."""
     folder.mkdir(parents=True, exist_ok=True)
     (folder / "config.json").write_text(json.dumps(config))
+    (folder / "preprocessor_config.json").write_text(json.dumps(IMAGES))
     weight_map = {}
     for number, shapes in enumerate(shards, 1):
         name = f"model-{number:05}-of-{len(shards):05}.safetensors"
@@ -56,6 +57,10 @@ AUDIO = {
     "d_model": 1280, "encoder_layers": 32, "encoder_attention_heads": 20, "encoder_ffn_dim": 5120,
     "downsample_hidden_size": 480, "num_mel_bins": 128, "n_window": 50, "conv_chunksize": 500, "output_dim": 2048,
 }  # fmt: skip
+VISION = {
+    "hidden_size": 1152, "intermediate_size": 4304, "patch_size": 16, "temporal_patch_size": 2, "spatial_merge_size": 2,
+    "in_channels": 3, "out_hidden_size": 2048, "deepstack_visual_indexes": [8, 16, 24],
+}  # fmt: skip
 CODE2WAV = {
     "hidden_size": 1024, "intermediate_size": 3072, "num_hidden_layers": 8, "num_attention_heads": 16,
     "num_key_value_heads": 16, "sliding_window": 72, "codebook_size": 2048, "num_quantizers": 16,
@@ -64,13 +69,14 @@ CODE2WAV = {
 REAL: dict[str, Any] = {
     "model_type": "qwen3_omni_moe",
     "dtype": "bfloat16",
-    "thinker_config": {"text_config": TEXT["thinker"], "audio_config": AUDIO},
+    "thinker_config": {"text_config": TEXT["thinker"], "audio_config": AUDIO, "vision_config": VISION},
     "talker_config": {"text_config": TEXT["talker"]},
     "code2wav_config": CODE2WAV,
 }
 """What the estimates need of the published config.json, values as there (Qwen/Qwen3-Omni-30B-A3B-Instruct on the hub;
 read in a copy, github.com/yangzy39/FuseOmni, models/Qwen3-Omni-30B-A3B-Instruct)."""
 
+IMAGES = {"size": {"shortest_edge": 3136, "longest_edge": 12_845_056}}
 EMBEDDINGS = (152064, 2048)
 REAL_PARAMETERS = 35_259_818_545
 """`total_parameters` of the published model.safetensors.index.json, in the same copy."""

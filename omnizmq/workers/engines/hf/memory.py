@@ -57,15 +57,25 @@ class Shape:
 
 
 def language(
-    asked: MemoryAsked, weights: int, shape: Shape, size: int, tokens: int, *, sound: int = 0, prepared: int = 0
+    asked: MemoryAsked,
+    weights: int,
+    shape: Shape,
+    size: int,
+    tokens: int,
+    *,
+    encoders: int = 0,
+    images: int = 0,
+    prepared: int = 0,
 ) -> MemoryNeed:
-    """Of a stage that makes tokens. `size`: bytes of an element; `tokens`: of a slot; `sound`: what a step that hears
-    takes; `prepared`: what prompts are prepared in, of the machine's memory."""
+    """Of a stage that makes tokens. `size`: bytes of an element; `tokens`: of a slot; `encoders`: what those of sound
+    and images take; `images`: what a prompt has of images besides; `prepared`: what prompts are prepared in, of the
+    machine's memory."""
     slots = held_slots(asked.options, asked.max_inflight)
     return MemoryNeed(
         weights=weights,
         slots=slots * tokens * 2 * shape.layers * shape.kv_heads * shape.head * size,
-        workspace=max(_prompt(shape, tokens, size), _batch(shape, slots, tokens, size), sound) + _on_device(asked),
+        workspace=max(_prompt(shape, tokens, size) + images, _batch(shape, slots, tokens, size), encoders)
+        + _on_device(asked),
         process=_process(asked) + prepared,
         slot_count=slots,
         notes=_notes(asked, slots),

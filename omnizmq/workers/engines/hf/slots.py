@@ -81,6 +81,12 @@ class Rows:
         """`[3, rows, count]`: the three axes differ for images and videos alone."""
         return self._positions.expand(3, -1, -1)
 
+    def shifted(self, by: Sequence[int]) -> torch.Tensor:
+        """`positions`, those of row n moved by `by[n]`: after images, which take fewer positions than tokens."""
+        if not any(by):
+            return self.positions
+        return self.positions + torch.tensor(by, device=self._cache.device)[:, None]
+
     def update(
         self,
         keys: torch.Tensor,

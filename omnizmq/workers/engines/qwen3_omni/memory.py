@@ -1,7 +1,8 @@
 """What a stage of Qwen3-Omni needs of memory (see `hf.memory`): its own tensors, and its largest steps.
 
 The Talker has the Thinker's table of embeddings besides its own tensors. Of sound, the output of the audio encoder's
-first convolution is the largest; of frames, the widest part of Code2Wav's decoder.
+first convolution is the largest; of images, a layer of the vision encoder with all patches of a slot at once; of
+frames, the widest part of Code2Wav's decoder.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ import math
 from collections.abc import Mapping
 from typing import Any
 
+from omnizmq.errors import LaunchError
 from omnizmq.workers.engines.hf.checkpoint import Checkpoint
 from omnizmq.workers.engines.hf.memory import (
     MIB,
@@ -34,9 +36,22 @@ CONTEXT_FRAMES = 10
 TOKENS_PER_S = 13
 """Of sound in a prompt."""
 
+LARGER_IMAGES = 4
+"""How many times the pixels that an image is scaled down to it may have before. With the real model's 12.8 million: 51
+million, as much as cameras of phones have."""
+
 SOUND_BYTES_PER_S = 3 * MIB // 4
 """What the audio preprocessor needs of the machine's memory. Measured."""
 
+DECODED_BYTES = 34
+SCALED_BYTES = 100
+"""What a pixel of an image needs of the machine's memory: where it is decoded and scaled down, and where it becomes
+patches. Measured, the most of PNG, JPEG and WebP."""
+
+SCALED_DOWN_TO = 28 * 28 * 1280
+"""Pixels, where `preprocessor_config.json` says nothing: the library's `Qwen2VLImageProcessorPil`."""
+
+_TINY_SIZES = 32, 12_845_056
 _TINY_BYTES = 3 * MIB
 _TINY = {
     "thinker": Shape(3, 64, 4, 2, 16, experts_per_token=2, expert_hidden=32, vocabulary=355),
@@ -54,21 +69,63 @@ def estimate(asked: MemoryAsked, role: str, checkpoint: Checkpoint) -> MemoryNee
         return vocoder(asked, weights, _kept(config), _widest(config, chunk_frames(asked)))
     if role == "talker":
         return language(asked, weights, _shape(config, role), size, slot_tokens(asked))
-    sound, prepared = _sound(config, slot_tokens(asked), size), _prepared(asked)
-    return language(asked, weights, _shape(config, role), size, slot_tokens(asked), sound=sound, prepared=prepared)
+    tokens = slot_tokens(asked)
+    return language(
+        asked,
+        weights,
+        _shape(config, role),
+        size,
+        tokens,
+        encoders=max(_sound(config, tokens, size), _vision(config, tokens, size)),
+        images=_layers_of_images(config, tokens, size),
+        prepared=_prepared(tokens, *_image_sizes(checkpoint)),
+    )
 
 
 def of_tiny(asked: MemoryAsked, role: str) -> MemoryNeed:
     """Of the checkpoint that is made on the spot, and is not there yet."""
     if role == "code2wav":
         return vocoder(asked, _TINY_BYTES, 0, 0)
-    prepared = _prepared(asked) if role == "thinker" else 0
+    prepared = _prepared(slot_tokens(asked), *_TINY_SIZES) if role == "thinker" else 0
     return language(asked, _TINY_BYTES, _TINY[role], 4, slot_tokens(asked), prepared=prepared)
 
 
-def _prepared(asked: MemoryAsked) -> int:
-    """Of a sound that fills a slot, while its features are computed."""
-    return slot_tokens(asked) * SOUND_BYTES_PER_S // TOKENS_PER_S
+def _prepared(tokens: int, side: int, scaled_down_to: int) -> int:
+    """Of a sound that fills a slot, while its features are computed; or of images. `side`: pixels of a token's."""
+    sound, pixels = tokens * SOUND_BYTES_PER_S // TOKENS_PER_S, tokens * side**2
+    larger = LARGER_IMAGES * scaled_down_to * DECODED_BYTES if scaled_down_to <= pixels else 0
+    return max(sound, pixels * SCALED_BYTES, larger)
+
+
+def _image_sizes(checkpoint: Checkpoint) -> tuple[int, int]:
+    """The side of a token's square in pixels, and how many pixels an image may have that is not scaled down."""
+    path = ("thinker_config", "vision_config")
+    side = number(checkpoint.config, *path, "patch_size") * number(checkpoint.config, *path, "spatial_merge_size")
+    preprocessor = checkpoint.json("preprocessor_config.json")
+    size = preprocessor.get("size")
+    said = preprocessor.get("max_pixels") or (size.get("longest_edge") if isinstance(size, dict) else None)
+    pixels = SCALED_DOWN_TO if said is None else said
+    if not isinstance(pixels, int) or pixels < 1:
+        raise LaunchError(f"{checkpoint.path}/preprocessor_config.json: max_pixels is {pixels!r}: it must be a number")
+    return side, pixels
+
+
+def _vision(config: Mapping[str, Any], tokens: int, size: int) -> int:
+    """A layer of the encoder, which turns queries and keys in float32, or its MLP; on top of the patches themselves."""
+    path = ("thinker_config", "vision_config")
+    hidden, inner = number(config, *path, "hidden_size"), number(config, *path, "intermediate_size")
+    merged, side = number(config, *path, "spatial_merge_size"), number(config, *path, "patch_size")
+    colours = number(config, *path, "in_channels") * number(config, *path, "temporal_patch_size") * side**2
+    attention = 5 * hidden * size + 6 * hidden * 4
+    mlp = (3 * hidden + 2 * inner) * size
+    return tokens * merged**2 * (colours * size + max(attention, mlp)) + _layers_of_images(config, tokens, size)
+
+
+def _layers_of_images(config: Mapping[str, Any], tokens: int, size: int) -> int:
+    """What the encoder gives: rows for the prompt, and as many for each of the Thinker's first layers."""
+    path = ("thinker_config", "vision_config")
+    layers = 1 + len(numbers(config, *path, "deepstack_visual_indexes"))
+    return tokens * layers * number(config, *path, "out_hidden_size") * size
 
 
 def _sound(config: Mapping[str, Any], tokens: int, size: int) -> int:

@@ -1,23 +1,27 @@
-"""A request's prompt as the Thinker takes it: by the checkpoint's own tokenizer, chat template, audio preprocessor."""
+"""A request's prompt as the Thinker takes it: by the checkpoint's own tokenizer, chat template and preprocessors."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from omnizmq.errors import InvalidRequestError, LaunchError
-from omnizmq.protocol import AudioPart, ImagePart, Message, Prompt
+from omnizmq.protocol import AudioPart, ImagePart, Message, Prompt, TextPart
 from omnizmq.workers.engines.hf.checkpoint import Checkpoint
 from omnizmq.workers.engines.hf.tokenizer import Tokenizer
+from omnizmq.workers.engines.qwen3_omni.axes import Placed, placed
 from omnizmq.workers.engines.qwen3_omni.hearing import TOKENS_PER_S, Features, Hearing
+from omnizmq.workers.engines.qwen3_omni.seeing import Patches, Seeing
 
 
 @dataclass(frozen=True, slots=True)
 class Asked:
-    """`sounds`: what stands for the audio tokens among `ids`."""
+    """`sounds` and `patches`: what stands for the audio and image tokens among `ids`; `images`: where those are."""
 
     ids: list[int]
     sounds: Features | None = None
+    patches: Patches | None = None
+    images: list[Placed] = field(default_factory=list)
 
 
 class Prompts:
@@ -28,27 +32,33 @@ class Prompts:
         self._tokenizer = Tokenizer(checkpoint, config.text_config.vocab_size, most)
         self._tokenizer.template = self._tokenizer.template or _template(checkpoint)
         self._audio: int = config.audio_token_id
-        self._others = {config.image_token_id: "image", config.video_token_id: "video"}
+        self._image: int = config.image_token_id
+        self._video: int = config.video_token_id
         self._longest_s = most / TOKENS_PER_S
         self._hearing = Hearing(checkpoint, config.audio_config)
+        self._seeing = Seeing(checkpoint, config.vision_config, most)
         self.vocabulary = self._tokenizer.vocabulary
         self._ids(Prompt("Hello.", None, None))  # a template that does not work is found now
 
     def read(self, prompt: Prompt | None) -> Asked:
         """Raises `InvalidRequestError`."""
-        ids, files = self._ids(prompt), _sounds(prompt)
-        for token, kind in self._others.items():
-            if token in ids:
-                raise InvalidRequestError(f"this thinker takes text and sound: the prompt has a placeholder of {kind}s")
-        places = ids.count(self._audio)
-        if places != len(files):
-            raise InvalidRequestError(f"the prompt has {places} placeholders of sounds, and {len(files)} sounds")
-        if not files:
-            return Asked(ids)
-        features = self._hearing.features(files, self._longest_s)
-        counts = iter(features.tokens)
-        spread = [next(counts) if token == self._audio else 1 for token in ids]
-        return Asked([token for token, count in zip(ids, spread, strict=True) for _ in range(count)], features)
+        ids, sounds, images = self._ids(prompt), _files(prompt, AudioPart), _files(prompt, ImagePart)
+        if self._video in ids:
+            raise InvalidRequestError(
+                "this thinker takes text, sound and images: the prompt has a placeholder of videos"
+            )
+        for token, files, kind in ((self._audio, sounds, "sounds"), (self._image, images, "images")):
+            if (places := ids.count(token)) != len(files):
+                raise InvalidRequestError(f"the prompt has {places} placeholders of {kind}, and {len(files)} {kind}")
+        patches = self._seeing.patches(images) if images else None
+        features = self._hearing.features(sounds, self._longest_s) if sounds else None
+        grids = [] if patches is None else patches.grids
+        counts = {
+            self._audio: iter([] if features is None else features.tokens),
+            self._image: iter([rows * columns for rows, columns in grids]),
+        }
+        spread = [token for token in ids for _ in range(next(counts[token]) if token in counts else 1)]
+        return Asked(spread, features, patches, placed(spread, self._image, grids))
 
     def answer(self, text: str) -> list[int]:
         """A text that is to be the answer. Raises `InvalidRequestError`."""
@@ -78,17 +88,16 @@ def _template(checkpoint: Checkpoint) -> str:
     return template
 
 
-def _sounds(prompt: Prompt | None) -> list[bytes]:
+def _files(prompt: Prompt | None, kind: type[AudioPart] | type[ImagePart]) -> list[bytes]:
     messages = (prompt.messages if prompt is not None else None) or []
-    return [part.data for message in messages for part in message.content if isinstance(part, AudioPart)]
+    return [part.data for message in messages for part in message.content if isinstance(part, kind)]
 
 
 def _content(message: Message) -> str | list[dict[str, str]]:
-    """In the form of chat templates, where a sound is a part without its content."""
-    parts = []
-    for part in message.content:
-        if isinstance(part, ImagePart):
-            # The library's image processor needs torchvision, which there is not beside every build of torch.
-            raise InvalidRequestError("this thinker takes text and sound: a message has an image part")
-        parts.append({"type": "audio"} if isinstance(part, AudioPart) else {"type": "text", "text": part.text})
+    """In the form of chat templates, where a sound or an image is a part without its content."""
+    kinds = {AudioPart: "audio", ImagePart: "image"}
+    parts = [
+        {"type": "text", "text": part.text} if isinstance(part, TextPart) else {"type": kinds[type(part)]}
+        for part in message.content
+    ]
     return "".join(part.get("text", "") for part in parts) if all("text" in part for part in parts) else parts

@@ -37,6 +37,7 @@ from omnizmq.workers.engines.hf.sampling import (
 )
 from omnizmq.workers.engines.hf.stage import Stage
 from omnizmq.workers.engines.pinned import ring_memory
+from omnizmq.workers.engines.qwen3_omni.axes import Placed
 from omnizmq.workers.engines.qwen3_omni.rows import read_tokens
 from omnizmq.workers.engines.qwen3_omni.speech_text import Turns, Words
 from omnizmq.workers.engines.qwen3_omni.talker_model import OPENING, Reply, TalkerModel
@@ -72,6 +73,7 @@ class _Speech(Held):
     most: int
     words: Words
     rows: torch.Tensor | None = None
+    images: list[Placed] = field(default_factory=list)  # in the prompt
     reply: Reply | None = None
     frames: list[list[int]] = field(default_factory=list)  # not yet handed on
     frames_sent: int = 0
@@ -133,13 +135,14 @@ class Talker:
         that is short."""
         speech = self._requests[request_id]
         with told_by_failure_of(request_id):
-            ids, rows = read_tokens(chunk, self._device)
+            came = read_tokens(chunk, self._device)
+        ids = came.ids
         self._model.check_tokens(ids)
         if speech.words.prompt:
             speech.words.answer += ids
             return
-        self._model.check_rows(ids, rows)
-        speech.words.prompt, speech.rows = ids, rows
+        self._model.check_rows(ids, came.rows)
+        speech.words.prompt, speech.rows, speech.images = ids, came.rows, self._model.images(ids, came.grids)
         room = self._model.slots.tokens
         if len(ids) + OPENING >= room:
             raise InvalidRequestError(
@@ -209,7 +212,7 @@ class Talker:
         if silent is not None:
             speech.reason, speech.note = "stop", silent
             return
-        speech.reply = self._model.begin(speech.own_slot, speech.words, speech.rows, speech.speaker)
+        speech.reply = self._model.begin(speech.own_slot, speech.words, speech.rows, speech.images, speech.speaker)
         speech.rows = None
 
     def _make_frames(self, speeches: Sequence[_Speech]) -> None:

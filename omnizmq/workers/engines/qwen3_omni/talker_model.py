@@ -7,7 +7,7 @@ transformers 5.24, rewritten so that text may come while it speaks, and for seve
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -16,9 +16,10 @@ from transformers.conversion_mapping import get_checkpoint_conversion_mapping, r
 
 from omnizmq.errors import LaunchError, StageError
 from omnizmq.workers.engines.hf.sampling import Sampler, choose, finite
-from omnizmq.workers.engines.hf.slots import Slots
+from omnizmq.workers.engines.hf.slots import Rows, Slots
 from omnizmq.workers.engines.hf.stage import Stage
 from omnizmq.workers.engines.hf.weights import make_model
+from omnizmq.workers.engines.qwen3_omni.axes import Grid, Placed, placed, positions, shift
 from omnizmq.workers.engines.qwen3_omni.speech_text import Words
 
 SPECIAL_CODES = 1024
@@ -35,11 +36,13 @@ class Reply:
     """What the network knows of one reply. `hidden` `[1, hidden]`: of its last position.
 
     `code`: the first group's, chosen and not yet made a frame; `frame` `[1, hidden]`: the sum of the last frame's
-    embeddings, which goes into the next position. `steps`: positions after the prompt.
+    embeddings, which goes into the next position. `steps`: positions after the prompt. `shift`: what images shift
+    positions by.
     """
 
     length: int
     hidden: torch.Tensor
+    shift: int = 0
     code: int | None = None
     frame: torch.Tensor | None = None
     steps: int = 0
@@ -65,6 +68,7 @@ class TalkerModel:
         self.text_end: int = whole.tts_eos_token_id
         self.text_pad: int = whole.tts_pad_token_id
         thinker = whole.thinker_config
+        self._image: int = thinker.image_token_id
         self._multimodal = {thinker.audio_token_id, thinker.image_token_id, thinker.video_token_id}
         self.slots = Slots(config.text_config, stage.slots, stage.slot_tokens, dtype, stage.device)
         self.codes: int = config.text_config.vocab_size
@@ -85,11 +89,25 @@ class TalkerModel:
         if wanted != came:
             raise StageError(f"the prompt has {wanted} positions of sound or images, and the thinker sent {came} rows")
 
-    def begin(self, slot: int, words: Words, rows: torch.Tensor | None, speaker: int) -> Reply:
+    def images(self, prompt: Sequence[int], grids: Sequence[Grid]) -> list[Placed]:
+        """Those in the prompt. Raises `StageError` unless they are of the sizes that the thinker says."""
+        try:
+            return placed(prompt, self._image, grids)
+        except ValueError as error:
+            raise StageError(
+                f"the thinker sent {len(grids)} sizes of images that are not the prompt's: {error}"
+            ) from None
+
+    def begin(
+        self, slot: int, words: Words, rows: torch.Tensor | None, images: Sequence[Placed], speaker: int
+    ) -> Reply:
         """Compute what comes before the first frame: the user's turns and the opening of the assistant's."""
         inputs = torch.cat((self._user(words, rows), self._assistant(words, speaker)))[None]
-        hidden = self._forward(inputs, [slot], [0])
-        return Reply(inputs.shape[1], hidden)
+        index_of = {position: n for n, position in enumerate(words.user_positions)}
+        seen = [replace(image, first=index_of[image.first]) for image in images if image.first in index_of]
+        places = torch.from_numpy(positions(inputs.shape[1], seen)).to(self._device)[:, None]
+        hidden = self._forward(inputs, self.slots.rows([slot], [0], inputs.shape[1]), places)
+        return Reply(inputs.shape[1], hidden, shift(seen))
 
     def logits(self, replies: Sequence[Reply]) -> torch.Tensor:
         """Of the first group's next code, `[rows, codes]`."""
@@ -120,7 +138,8 @@ class TalkerModel:
     def advance(self, slots: Sequence[int], replies: Sequence[Reply], tokens: Sequence[int]) -> None:
         """The next position of each reply, in its slot: its last frame, and the token that is spoken next."""
         inputs = torch.cat([reply.frame for reply in replies if reply.frame is not None]) + self._text(tokens)
-        hidden = self._forward(inputs[:, None], slots, [reply.length for reply in replies])
+        rows = self.slots.rows(slots, [reply.length for reply in replies], 1)
+        hidden = self._forward(inputs[:, None], rows, rows.shifted([reply.shift for reply in replies]))
         for reply, row in zip(replies, hidden, strict=True):
             reply.hidden, reply.frame = row[None], None
             reply.length += 1
@@ -128,12 +147,9 @@ class TalkerModel:
 
     # --- Inside ----------------------------------------------------------------------------------------------------
 
-    def _forward(self, inputs: torch.Tensor, slots: Sequence[int], starts: Sequence[int]) -> torch.Tensor:
-        """`[rows, count, hidden]` -> the last position's output, `[rows, hidden]`."""
-        rows = self.slots.rows(slots, starts, inputs.shape[1])
-        made = self._model.model(
-            inputs_embeds=inputs, attention_mask=rows.mask, position_ids=rows.positions, cache=rows
-        )
+    def _forward(self, inputs: torch.Tensor, rows: Rows, places: torch.Tensor) -> torch.Tensor:
+        """`[rows, count, hidden]` at `places` `[3, rows, count]` -> the last position's output, `[rows, hidden]`."""
+        made = self._model.model(inputs_embeds=inputs, attention_mask=rows.mask, position_ids=places, cache=rows)
         hidden: torch.Tensor = made.last_hidden_state[:, -1]
         return hidden
 

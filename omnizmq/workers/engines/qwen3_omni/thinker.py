@@ -1,4 +1,4 @@
-"""The Thinker: a prompt of text and sound to text, several requests in each step (continuous batching).
+"""The Thinker: a prompt of text, sound and images to text, several requests in each step (continuous batching).
 
 A step computes the prompt of one new request, then one token of each that runs. Tokens go to the Talker as they are
 chosen, text to the caller. A request fails alone (`attempt`).
@@ -12,15 +12,13 @@ an answer the Talker gets the tokens alone (`rows`).
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 import torch
-from transformers import Qwen3OmniMoeThinkerForConditionalGeneration
 
-from omnizmq.errors import InvalidRequestError, LaunchError, StageError
+from omnizmq.errors import InvalidRequestError, StageError
 from omnizmq.workers.engine import Chunk, EngineContext, EngineRequest, FinishReason, StageOutput
 from omnizmq.workers.engines.hf.checkpoint import Checkpoint
 from omnizmq.workers.engines.hf.requests import Held, Requests, attempt, not_finite
@@ -33,14 +31,13 @@ from omnizmq.workers.engines.hf.sampling import (
     generator,
     taken,
 )
-from omnizmq.workers.engines.hf.slots import Rows, Slots
 from omnizmq.workers.engines.hf.stage import Stage
 from omnizmq.workers.engines.hf.text import Text
-from omnizmq.workers.engines.hf.weights import make_model
 from omnizmq.workers.engines.pinned import ring_memory
-from omnizmq.workers.engines.qwen3_omni.hearing import Features
+from omnizmq.workers.engines.qwen3_omni import axes
 from omnizmq.workers.engines.qwen3_omni.prompt import Asked, Prompts
 from omnizmq.workers.engines.qwen3_omni.rows import tokens_chunk
+from omnizmq.workers.engines.qwen3_omni.thinker_model import ThinkerModel
 from omnizmq.workers.engines.settings import SAY_CHARS, read_params, text, texts, whole
 from omnizmq.workers.engines.torch_errors import told_by_failure_of
 
@@ -56,84 +53,6 @@ def create_thinker(context: EngineContext, options: Mapping[str, Any], checkpoin
     return Thinker(context, stage, model, Prompts(stage.checkpoint, stage.config.thinker_config, stage.slot_tokens))
 
 
-class ThinkerModel:
-    """The network and its cache. Slots are the caller's to take and give back."""
-
-    def __init__(self, stage: Stage, *, for_talker: bool) -> None:
-        """`for_talker`: a Talker follows, which wants hidden states of sounds. A checkpoint may have none."""
-        config = stage.config.thinker_config
-        dtype = stage.dtype()
-        tensors = stage.tensors(["thinker."], experts=config.text_config.num_experts)
-        kind = Qwen3OmniMoeThinkerForConditionalGeneration
-        self._model: Any = make_model(kind, config, tensors, dtype, stage.device)
-        self.slots = Slots(config.text_config, stage.slots, stage.slot_tokens, dtype, stage.device)
-        self._device = stage.device
-        self._dtype = dtype
-        self._audio: int = config.audio_token_id
-        self._accepted: int | None = _accepted_layer(stage) if for_talker else None
-
-    def prefill(self, slot: int, asked: Asked) -> tuple[torch.Tensor, torch.Tensor | None]:
-        """A whole prompt into a slot. Logits `[1, vocabulary]` of what follows it; for a Talker that follows, what the
-        accepted hidden layer makes of the positions of sound, `[positions, hidden]`, where there are any."""
-        rows = self.slots.rows([slot], [0], len(asked.ids))
-        with torch.inference_mode():
-            inputs = self._embed([asked.ids])
-            if asked.sounds is None:
-                return self._forward(inputs, rows), None
-            heard = torch.tensor(asked.ids, device=self._device) == self._audio
-            inputs[0, heard] = self._hear(asked.sounds)
-            with self._keeping_hidden() as kept:
-                logits = self._forward(inputs, rows)
-            return logits, kept[0][0, heard] if kept else None
-
-    def decode(self, slots: Sequence[int], starts: Sequence[int], tokens: Sequence[int]) -> torch.Tensor:
-        """The next token of several requests; slot `slots[n]` holds `starts[n]`. Logits `[rows, vocabulary]`."""
-        with torch.inference_mode():
-            return self._forward(self._embed([[token] for token in tokens]), self.slots.rows(slots, starts, 1))
-
-    def _embed(self, ids: Sequence[Sequence[int]]) -> torch.Tensor:
-        embedded: torch.Tensor = self._model.model.language_model.embed_tokens(torch.tensor(ids, device=self._device))
-        return embedded
-
-    def _hear(self, sounds: Features) -> torch.Tensor:
-        """`[tokens, hidden]`: of all sounds, one after the other."""
-        frames = torch.tensor(sounds.frames, device=self._device)
-        encoder = self._model.model.audio_tower
-        heard: torch.Tensor = encoder(
-            sounds.values.to(self._device, self._dtype), feature_lens=frames, return_dict=True
-        ).last_hidden_state
-        return heard.to(self._dtype)
-
-    def _forward(self, inputs: torch.Tensor, rows: Rows) -> torch.Tensor:
-        hidden = self._model.model.language_model(
-            inputs_embeds=inputs, attention_mask=rows.mask, position_ids=rows.positions, cache=rows
-        ).last_hidden_state
-        logits: torch.Tensor = self._model.lm_head(hidden[:, -1])
-        return logits
-
-    @contextmanager
-    def _keeping_hidden(self) -> Iterator[list[torch.Tensor]]:
-        """What goes into the layer after the accepted one: `hidden_states[accepted]`, as the library counts them."""
-        kept: list[torch.Tensor] = []
-        if self._accepted is None:
-            yield kept
-            return
-        layer = self._model.model.language_model.layers[self._accepted]
-        hook = layer.register_forward_pre_hook(lambda _, inputs: kept.append(inputs[0]))
-        try:
-            yield kept
-        finally:
-            hook.remove()
-
-
-def _accepted_layer(stage: Stage) -> int:
-    """Raises `LaunchError`."""
-    accepted: int = stage.config.talker_config.accept_hidden_layer
-    if not 0 <= accepted < stage.config.thinker_config.text_config.num_hidden_layers:
-        raise LaunchError(f"{stage.checkpoint.path}: accept_hidden_layer is {accepted}: there is no such layer")
-    return accepted
-
-
 @dataclass(kw_only=True)
 class _Answer(Held):
     """One request. `tokens`: what was generated, all but the last of them in the slot once the prompt is; of an answer
@@ -144,6 +63,7 @@ class _Answer(Held):
     text: Text
     most: int
     given: list[int]
+    shift: int  # of positions, by images in the prompt
     tokens: list[int] = field(default_factory=list)
     chunks: list[Chunk] = field(default_factory=list)  # of the prompt, until they are handed on
 
@@ -195,6 +115,7 @@ class Thinker:
                 text=Text(self._prompts.vocabulary, [] if given else params.get("stop", [])),
                 most=len(given) or min(params.get("max_tokens", MAX_TOKENS), room),
                 given=given,
+                shift=axes.shift(asked.images),
             )
         )
 
@@ -251,13 +172,15 @@ class Thinker:
         answer.sampler.saw(answer.prompt, self._vocabulary)
         logits, rows = self._model.prefill(answer.own_slot, answer.asked)
         self._choose(answers, logits)
+        grids = answer.asked.patches.grids if answer.asked.patches is not None else ()
         answer.asked = None
-        answer.chunks.append(tokens_chunk(answer.prompt, rows))
+        answer.chunks.append(tokens_chunk(answer.prompt, rows, grids))
 
     def _continue(self, answers: Sequence[_Answer]) -> None:
         logits = self._model.decode(
             [answer.own_slot for answer in answers],
             [answer.length for answer in answers],
+            [answer.shift for answer in answers],
             [answer.tokens[-1] for answer in answers],
         )
         self._choose(answers, logits)

@@ -1,9 +1,9 @@
 """A tiny Qwen3-Omni with random weights, in the layout of the real checkpoint: for tests, and to try a deployment out.
 
-Every part is there (experts, multimodal positions, audio encoder, code groups, sliding window, convolutions) and every
-file has its real name and form: shards with an index, one key an expert, configuration, tokenizer with chat template,
-audio preprocessor. About 3 MB; it is built in a second or two. The same seed makes the same weights. What it says is
-noise.
+Every part is there (experts, multimodal positions, encoders of sound and images, code groups, sliding window,
+convolutions) and every file has its real name and form: shards with an index, one key an expert, configuration,
+tokenizer with chat template, preprocessor. About 3 MB; it is built in a second or two. The same seed makes the same
+weights. What it says is noise.
 """
 
 from __future__ import annotations
@@ -42,6 +42,18 @@ HIDDEN = 64
 MELS = 16
 SHARD_BYTES = 500_000
 
+IMAGES = {
+    "image_processor_type": "Qwen2VLImageProcessor",
+    "image_mean": [0.5, 0.5, 0.5],
+    "image_std": [0.5, 0.5, 0.5],
+    "min_pixels": 3136,
+    "max_pixels": 12_845_056,
+    "patch_size": 16,
+    "temporal_patch_size": 2,
+    "merge_size": 2,
+}
+"""As the real model has it in `preprocessor_config.json`, beside what is of sound."""
+
 CHAT_TEMPLATE = """\
 {%- for message in messages -%}
 <|im_start|>{{ message.role }}
@@ -50,6 +62,7 @@ CHAT_TEMPLATE = """\
 {%- else -%}
 {%- for part in message.content -%}
 {%- if part.type == 'audio' -%}<|audio_start|><|audio_pad|><|audio_end|>
+{%- elif part.type == 'image' -%}<|vision_start|><|image_pad|><|vision_end|>
 {%- else -%}{{ part.text }}
 {%- endif -%}
 {%- endfor -%}
@@ -75,7 +88,8 @@ def build(folder: Path, seed: int = 0) -> None:
     model.save_pretrained(folder, max_shard_size=SHARD_BYTES)
     tokenizer.save_pretrained(folder)
     (folder / "chat_template.json").write_text(json.dumps({"chat_template": CHAT_TEMPLATE}))
-    WhisperFeatureExtractor(feature_size=MELS, n_fft=400, hop_length=160, chunk_length=30).save_pretrained(folder)
+    preprocessors = WhisperFeatureExtractor(feature_size=MELS, n_fft=400, hop_length=160, chunk_length=30).to_dict()
+    (folder / "preprocessor_config.json").write_text(json.dumps({**preprocessors, **IMAGES}, indent=2))
 
 
 # --- Tokenizer -------------------------------------------------------------------------------------------------------
@@ -164,13 +178,13 @@ def _thinker(tokens: int, ids: dict[str, int], media: dict[str, int]) -> dict[st
             "downsample_hidden_size": 8,
         },
         "vision_config": {
-            "depth": 1,
+            "depth": 3,
             "hidden_size": 32,
             "intermediate_size": 32,
             "num_heads": 2,
             "out_hidden_size": HIDDEN,
             "num_position_embeddings": 16,
-            "deepstack_visual_indexes": [0],
+            "deepstack_visual_indexes": [0, 1],
         },
     }
 
@@ -232,7 +246,8 @@ def _draw(
     for name, weight in sorted(model.named_parameters()):
         if weight.dim() >= 2:
             fan_in = weight.shape[-1] if "experts" in name else math.prod(weight.shape[1:])
-            weight.normal_(0, 1 if "embed" in name else 1 / math.sqrt(fan_in), generator=generator)
+            table = "embed" in name and weight.dim() == 2
+            weight.normal_(0, 1 if table else 1 / math.sqrt(fan_in), generator=generator)
         elif name.endswith(("scale", "gamma")):
             weight.fill_(0.5)
         elif name.endswith((".alpha", ".beta")):
