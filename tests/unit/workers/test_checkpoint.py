@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -95,9 +96,27 @@ def outside(folder: Path) -> None:
     (folder / INDEX).write_text(json.dumps({"weight_map": {"one.w": "../a.safetensors"}}))
 
 
+def twice_the_same_bytes(folder: Path) -> None:
+    file = folder / "a.safetensors"
+    write_shard(file, {"one.w": ("F32", [6], bytes(24)), "two.w": ("F32", [6], bytes(24))})
+    file.write_bytes(file.read_bytes().replace(b"[24,48]", b"[ 0,24]").replace(b"[24, 48]", b"[ 0, 24]"))
+
+
+def a_pipe(name: str) -> Callable[[Path], None]:
+    def made(folder: Path) -> None:
+        (folder / name).unlink()
+        os.mkfifo(folder / name)
+
+    return made
+
+
 @pytest.mark.parametrize(
     ("damage", "line"),
     [
+        (twice_the_same_bytes, r"a\.safetensors is damaged: tensor two\.w begins at \d+, and not at \d+"),
+        (a_pipe("a.safetensors"), r"a\.safetensors is no file"),
+        (a_pipe(INDEX), r"index\.json is no file"),
+        (a_pipe("config.json"), r"config\.json is no file"),
         (cut, r"a\.safetensors is damaged: it has \d+ bytes where its header says \d+"),
         (overlong, r"a\.safetensors is damaged: its header is none of a safetensors file"),
         (misshapen, r"a\.safetensors is damaged: its header is none of a safetensors file"),

@@ -5,7 +5,7 @@ sharded checkpoint only the shards that hold what is asked for are opened.
 
 The form of a safetensors file (https://huggingface.co/docs/safetensors): eight bytes with the length of the header,
 little-endian; the header, a JSON object from names to `dtype`, `shape` and `data_offsets`; the tensors' bytes, to which
-the offsets refer.
+the offsets refer, one after the other without a gap.
 """
 
 from __future__ import annotations
@@ -56,6 +56,7 @@ class Checkpoint:
 
     def json(self, name: str) -> dict[str, Any]:
         """One of its JSON files. Raises `LaunchError`."""
+        _check_kind(self.path / name)
         try:
             document = json.loads((self.path / name).read_bytes())
         except FileNotFoundError:
@@ -115,6 +116,7 @@ class Checkpoint:
         return self._headers[file]
 
     def _read_header(self, file: Path) -> dict[str, Entry]:
+        _check_kind(file)
         try:
             with file.open("rb") as opened:
                 length = int.from_bytes(opened.read(8), "little")
@@ -128,10 +130,20 @@ class Checkpoint:
             entries = {name: _entry(file, 8 + length, tensor) for name, tensor in header.items()}
         except (ValueError, KeyError, TypeError, AttributeError):
             raise LaunchError(f"{file} is damaged: its header is none of a safetensors file") from None
-        end = max((entry.start + entry.nbytes for entry in entries.values()), default=8 + length)
+        end = 8 + length
+        for name, entry in sorted(entries.items(), key=lambda item: (item[1].start, item[1].nbytes)):
+            if entry.start != end:
+                raise LaunchError(f"{file} is damaged: tensor {name} begins at {entry.start}, and not at {end}")
+            end += entry.nbytes
         if (size := file.stat().st_size) != end:
             raise LaunchError(f"{file} is damaged: it has {size} bytes where its header says {end}")
         return entries
+
+
+def _check_kind(file: Path) -> None:
+    """Opening a pipe, say, would wait for somebody who writes."""
+    if file.exists() and not file.is_file():
+        raise LaunchError(f"{file} is no file")
 
 
 def _entry(file: Path, base: int, tensor: dict[str, Any]) -> Entry:
