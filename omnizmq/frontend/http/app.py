@@ -16,6 +16,7 @@ from starlette.responses import Response
 from omnizmq import __version__
 from omnizmq.errors import OmnizmqError
 from omnizmq.frontend.http import chat, deployment, models, pages, requests, speech
+from omnizmq.frontend.http.described import finish
 from omnizmq.frontend.http.gone import CallerGoneError
 from omnizmq.frontend.http.limits import BodyLimit
 from omnizmq.frontend.http.problems import ABORTED, BridgeError, body
@@ -26,9 +27,19 @@ from omnizmq.frontend.http.traffic import Counted
 log = logging.getLogger(__name__)
 
 
+class _App(FastAPI):
+    keys = False
+
+    def openapi(self) -> dict[str, Any]:
+        if self.openapi_schema is None:
+            self.openapi_schema = finish(super().openapi(), keys=self.keys)
+        return self.openapi_schema
+
+
 def make(service: Service) -> FastAPI:
     """For the deployment that the service is a client of."""
-    app = FastAPI(title="omnizmq", version=__version__, docs_url="/docs", redoc_url=None)
+    app = _App(title="omnizmq", version=__version__, docs_url="/docs", redoc_url=None)
+    app.keys = bool(service.settings.api_keys)
     app.include_router(chat.routes(service))
     app.include_router(speech.routes(service))
     app.include_router(models.routes(service))

@@ -6,6 +6,8 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Discriminator, Field, Tag, model_validator
 
+from omnizmq.frontend.http.problems import BridgeError
+
 ParamValue = bool | int | float | str | list[str] | None
 Params = Annotated[
     dict[str, dict[str, ParamValue]],
@@ -55,6 +57,30 @@ class Body(Strict):
             for key, value in given.items()
             if not any(value == nothing and type(value) is type(nothing) for nothing in _MEANS_NOTHING.get(key, ()))
         }
+
+    @model_validator(mode="before")
+    @classmethod
+    def _of_characters(cls, given: Any) -> Any:
+        """Raises `BridgeError` for a lone surrogate anywhere: JSON can write one; frames and answers cannot."""
+        held = [given]
+        while held:
+            match held.pop():
+                case str() as text if not text.isascii():
+                    _check_characters(text)
+                case dict() as fields:
+                    held += [*fields, *fields.values()]
+                case list() as items:
+                    held += items
+        return given
+
+
+def _check_characters(text: str) -> None:
+    try:
+        text.encode()
+    except UnicodeEncodeError as error:
+        shown = ascii(text[max(0, error.start - 20) : error.end])
+        message = f"the body has a lone surrogate, which is no character, at the end of {shown}"
+        raise BridgeError(400, "invalid_request", message) from error
 
 
 class TextPart(Strict):
