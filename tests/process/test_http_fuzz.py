@@ -22,6 +22,7 @@ STATUSES = {200, 400, 401, 404, 405, 408, 413, 429, 431, 499, 503, 504}
 """A stage's own failure is 500; there is none here."""
 
 LIMIT_MIB = 1
+TEXT = json.dumps(BODY).encode()
 SETS = (*ECHO, f"plugins.http.max_body_mib={LIMIT_MIB}")
 
 
@@ -148,6 +149,30 @@ BROKEN = {
 }
 
 
+SAID = {
+    "nothing": "the body is no JSON object: there is none",
+    "no object": "the body is no JSON object: it is a list",
+    "cut off": "the body is no JSON at character 79: Expecting ',' delimiter",
+    "no UTF-8": "the body is no JSON: it is no UTF-8",
+    "deep": "the body is no JSON that can be read here: it is nested too deeply",
+    "many digits": "the body is no JSON that can be read here: a number has too many digits",
+    "a lone surrogate in a key": "the body has a lone surrogate, which is no character, at the end of '\\ud800'",
+    "deep where anything may stand": "params.a.a: a number, a string, a list of strings, true, false or null was"
+    " expected",
+    "too large": "the body is larger than 1048576 bytes, as many as are read here",
+}
+
+
+def test_what_is_wrong_of_a_broken_body_is_said(deployment: Running) -> None:
+    with web(deployment) as http:
+        for name, message in SAID.items():
+            answer = http.post(CHAT, content=BROKEN[name], headers={"content-type": "application/json"})
+            assert answer.json()["error"]["message"] == message
+        answer = http.post(CHAT, content=TEXT, headers={"content-type": "text/plain"})
+        expected = "the body is no JSON object: the header content-type: application/json says that it is one"
+        assert answer.json()["error"]["message"] == expected
+
+
 def test_broken_bodies(deployment: Running) -> None:
     with web(deployment) as http:
         for kind in (
@@ -165,8 +190,6 @@ def test_broken_bodies(deployment: Running) -> None:
 
 
 # --- Headers and what no client sends ------------------------------------------------------------------------------
-
-TEXT = json.dumps(BODY).encode()
 
 
 def request(*headers: bytes, body: bytes = TEXT, line: bytes = b"POST /v1/chat/completions HTTP/1.1") -> bytes:
