@@ -16,6 +16,7 @@ from starlette.responses import Response
 from omnizmq import __version__
 from omnizmq.errors import OmnizmqError
 from omnizmq.frontend.http import chat, deployment, models, pages, requests, speech
+from omnizmq.frontend.http.described import finish
 from omnizmq.frontend.http.gone import CallerGoneError
 from omnizmq.frontend.http.limits import BodyLimit
 from omnizmq.frontend.http.problems import ABORTED, BridgeError, body
@@ -26,9 +27,19 @@ from omnizmq.frontend.http.traffic import Counted
 log = logging.getLogger(__name__)
 
 
+class _App(FastAPI):
+    keys = False
+
+    def openapi(self) -> dict[str, Any]:
+        if self.openapi_schema is None:
+            self.openapi_schema = finish(super().openapi(), keys=self.keys)
+        return self.openapi_schema
+
+
 def make(service: Service) -> FastAPI:
     """For the deployment that the service is a client of."""
-    app = FastAPI(title="omnizmq", version=__version__, docs_url="/docs", redoc_url=None)
+    app = _App(title="omnizmq", version=__version__, docs_url="/docs", redoc_url=None)
+    app.keys = bool(service.settings.api_keys)
     app.include_router(chat.routes(service))
     app.include_router(speech.routes(service))
     app.include_router(models.routes(service))
@@ -58,15 +69,43 @@ async def _failed(_: Request, error: Exception) -> Response:
 async def _invalid(_: Request, error: Exception) -> Response:
     assert isinstance(error, RequestValidationError)
     first = error.errors()[0]
+    if first["type"] == "json_invalid":
+        return _bad_body(f"no JSON at character {first['loc'][1]}: {first['ctx']['error']}")
     where = _path(first["loc"])
+    if not where:
+        return _bad_body(f"no JSON object: {_whole_body(first)}")
     said = "is not supported, or unknown" if first["type"] == "extra_forbidden" else first["msg"]
-    message = f"{where}: {said}" if where else f"the body is no JSON object: {said}"
-    return failed(BridgeError(400, "invalid_request", message, where or None))
+    return failed(BridgeError(400, "invalid_request", f"{where}: {said}", where))
+
+
+def _bad_body(why: str) -> Response:
+    return failed(BridgeError(400, "invalid_request", f"the body is {why}"))
+
+
+def _whole_body(error: dict[str, Any]) -> str:
+    if error["type"] == "missing":
+        return "there is none"
+    if isinstance(error["input"], bytes):  # the framework has not tried to read it
+        return "the header content-type: application/json says that it is one"
+    return f"it is a {_JSON_NAMES.get(type(error['input']), 'constant')}"
+
+
+_JSON_NAMES: dict[type, str] = {list: "list", str: "string", int: "number", float: "number"}
+
+
+_UNREADABLE: dict[type, str] = {
+    RecursionError: "no JSON that can be read here: it is nested too deeply",
+    UnicodeDecodeError: "no JSON: it is no UTF-8",
+    ValueError: "no JSON that can be read here: a number has too many digits",
+}
+"""What the framework found when it read the body."""
 
 
 async def _refused(_: Request, error: Exception) -> Response:
-    """No such path or method, or a body that is too large."""
+    """No such path or method, or a body that is too large or cannot be read."""
     assert isinstance(error, HTTPException)
+    if error.status_code == 400:
+        return _bad_body(_UNREADABLE.get(type(error.__cause__), f"no JSON that can be read here: {error.detail}"))
     code = {404: "not_found", 405: "method_not_allowed", 413: "body_too_large"}.get(
         error.status_code, "invalid_request"
     )

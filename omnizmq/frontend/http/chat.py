@@ -12,6 +12,7 @@ from starlette.responses import Response
 
 from omnizmq.frontend.http.answer import Head, Streamed, Whole
 from omnizmq.frontend.http.asking import Asked, output_format
+from omnizmq.frontend.http.described import GENERATING, HEADERS, refusals
 from omnizmq.frontend.http.gone import while_connected
 from omnizmq.frontend.http.schema import ChatBody
 from omnizmq.frontend.http.sending import DONE, answered, event, sent
@@ -24,7 +25,12 @@ def routes(service: Service) -> APIRouter:
     """For the deployment that the service is a client of."""
     router = APIRouter()
 
-    @router.post("/v1/chat/completions", summary="Ask, and get text and sound, streamed or whole")
+    @router.post(
+        "/v1/chat/completions",
+        summary="Ask, and get text and sound, streamed or whole",
+        responses={200: {"content": {"text/event-stream": {}}}, **refusals(*GENERATING)},
+        openapi_extra=HEADERS,
+    )
     async def chat(body: ChatBody, request: Request) -> Response:
         caller = service.caller(request)
         asked = service.asking.chat(body, lambda id_: service.transcripts.of(caller.owner, id_, now()))

@@ -10,6 +10,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from omnizmq.errors import RouterLostError
+from omnizmq.frontend.http.described import refusals
 from omnizmq.frontend.http.sending import answered
 from omnizmq.frontend.http.service import Service
 
@@ -21,17 +22,26 @@ def routes(service: Service) -> APIRouter:
     """For the deployment that the service is a client of."""
     router = APIRouter()
 
-    @router.get("/v1/deployment", summary="Replicas, requests, rings and counters, as `omnizmq status --json` has them")
+    @router.get(
+        "/v1/deployment",
+        summary="Replicas, requests, rings and counters, as `omnizmq status --json` has them",
+        responses=refusals(401, 503),
+    )
     async def deployment(request: Request) -> Response:
-        owner = service.caller(request).owner
+        owner = service.owner(request)
         status = await service.client.status()
         status["slowest"] = [one for one in status["slowest"] if service.keys.owns(owner, one["request_id"])]
         bridge = {"in_flight": service.in_flight, "latency": service.metrics.latencies.document()}
         return answered(status | {"http": bridge})
 
-    @router.get("/metrics", summary="Counters and times, in Prometheus' text format")
+    @router.get(
+        "/metrics",
+        summary="Counters and times, in Prometheus' text format",
+        response_class=Response,
+        responses={200: {"content": {"text/plain": {"schema": {"type": "string"}}}}, **refusals(401)},
+    )
     async def metrics(request: Request) -> Response:
-        service.caller(request)
+        service.owner(request)
         try:
             async with asyncio.timeout(SCRAPE_S):
                 status = await service.client.status()

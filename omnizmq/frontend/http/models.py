@@ -8,6 +8,7 @@ from fastapi import APIRouter
 from starlette.requests import Request
 from starlette.responses import Response
 
+from omnizmq.frontend.http.described import refusals
 from omnizmq.frontend.http.problems import BridgeError
 from omnizmq.frontend.http.sending import answered
 from omnizmq.frontend.http.service import Service, now
@@ -29,14 +30,14 @@ def routes(service: Service) -> APIRouter:
             "stages": list(service.client.stages),
         }
 
-    @router.get("/v1/models", summary="The model that this deployment serves")
+    @router.get("/v1/models", summary="The model that this deployment serves", responses=refusals(401))
     async def models(request: Request) -> Response:
-        service.caller(request)
+        service.owner(request)
         return answered({"object": "list", "data": [card()]})
 
-    @router.get("/v1/models/{model:path}", summary="One model")
+    @router.get("/v1/models/{model:path}", summary="One model", responses=refusals(401, 404))
     async def model(model: str, request: Request) -> Response:
-        service.caller(request)
+        service.owner(request)
         service.asking.check_model(model)
         return answered(card())
 
@@ -44,7 +45,11 @@ def routes(service: Service) -> APIRouter:
     async def live() -> Response:
         return answered({"status": "live"})
 
-    @router.get("/health/ready", summary="Whether every stage has a replica that serves; overload is no unreadiness")
+    @router.get(
+        "/health/ready",
+        summary="Whether every stage has a replica that serves; overload is no unreadiness",
+        responses=refusals(503),
+    )
     async def ready() -> Response:
         status = await service.client.status()
         without = [stage for stage, state in status["stages"].items() if not _serves(state)]

@@ -7,6 +7,7 @@ from fastapi import APIRouter
 from starlette.requests import Request
 from starlette.responses import Response
 
+from omnizmq.frontend.http.described import refusals
 from omnizmq.frontend.http.sending import answered
 from omnizmq.frontend.http.service import Service
 from omnizmq.frontend.http.tracing import trace as trace_of
@@ -17,15 +18,21 @@ def routes(service: Service) -> APIRouter:
     router = APIRouter()
 
     @router.post(
-        "/v1/requests/{request_id:path}/abort", summary="End a request; how many were ended (0: none was live)"
+        "/v1/requests/{request_id:path}/abort",
+        summary="End a request; how many were ended (0: none was live)",
+        responses=refusals(401, 404, 503),
     )
     async def abort(request_id: str, request: Request) -> Response:
-        own = service.keys.own(service.caller(request).owner, request_id)
+        own = service.keys.own(service.owner(request), request_id)
         return answered({"id": request_id, "aborted": await service.client.abort(own)})
 
-    @router.get("/v1/requests/{request_id:path}/trace", summary="Where a request is or was, and why")
+    @router.get(
+        "/v1/requests/{request_id:path}/trace",
+        summary="Where a request is or was, and why",
+        responses=refusals(401, 404, 503),
+    )
     async def trace(request_id: str, request: Request) -> Response:
-        keys, owner = service.keys, service.caller(request).owner
+        keys, owner = service.keys, service.owner(request)
         own, made = keys.own(owner, request_id), keys.remembers(owner, request_id)
         return answered(await trace_of(service.client, own, lambda id_: keys.owns(owner, id_), made=made))
 

@@ -4,9 +4,26 @@ from __future__ import annotations
 
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Discriminator, Field, Tag, model_validator
+from pydantic import BaseModel, ConfigDict, Discriminator, Field, Tag, WithJsonSchema, model_validator
 
-ParamValue = bool | int | float | str | list[str] | None
+from omnizmq.frontend.http.problems import BridgeError
+
+_KINDS: dict[type, str] = {bool: "<bool>", int: "<int>", float: "<float>", str: "<str>", list: "<list>"}
+# Tags are no identifiers, so that they are told from fields where an error says its place.
+ParamValue = Annotated[
+    Annotated[bool, Tag("<bool>")]
+    | Annotated[int, Field(ge=-(1 << 63), lt=1 << 63), Tag("<int>")]
+    | Annotated[float, Tag("<float>")]
+    | Annotated[str, Tag("<str>")]
+    | Annotated[list[str], Tag("<list>")]
+    | Annotated[None, Tag("<null>")],
+    Discriminator(
+        lambda value: _KINDS.get(type(value), "<null>" if value is None else None),
+        custom_error_type="no_parameter",
+        custom_error_message="a number, a string, a list of strings, true, false or null was expected",
+    ),
+    WithJsonSchema({"type": ["boolean", "number", "string", "array", "null"], "items": {"type": "string"}}),
+]
 Params = Annotated[
     dict[str, dict[str, ParamValue]],
     Field(description="A stage's own parameters by its name, such as `{'talker': {'top_k': 50}}`."),
@@ -56,6 +73,30 @@ class Body(Strict):
             if not any(value == nothing and type(value) is type(nothing) for nothing in _MEANS_NOTHING.get(key, ()))
         }
 
+    @model_validator(mode="before")
+    @classmethod
+    def _of_characters(cls, given: Any) -> Any:
+        """Raises `BridgeError` where there is a lone surrogate: JSON can write one; frames and answers cannot."""
+        held = [given]
+        while held:
+            match held.pop():
+                case str() as text if not text.isascii():
+                    _check_characters(text)
+                case dict() as fields:
+                    held += [*fields, *fields.values()]
+                case list() as items:
+                    held += items
+        return given
+
+
+def _check_characters(text: str) -> None:
+    try:
+        text.encode()
+    except UnicodeEncodeError as error:
+        shown = ascii(text[max(0, error.start - 20) : error.end])
+        message = f"the body has a lone surrogate, which is no character, at the end of {shown}"
+        raise BridgeError(400, "invalid_request", message) from error
+
 
 class TextPart(Strict):
     type: Literal["text"]
@@ -82,7 +123,6 @@ class ImagePart(Strict):
     image_url: ImageUrl
 
 
-# Tags are no identifiers, so that they are told from fields where an error says its place.
 Part = Annotated[
     Annotated[TextPart, Tag("<text>")]
     | Annotated[AudioPart, Tag("<input_audio>")]
@@ -146,7 +186,7 @@ class ChatBody(Body):
     temperature: Annotated[float, Field(ge=0, le=2)] | None = None
     top_p: Annotated[float, Field(gt=0, le=1)] | None = None
     stop: str | Annotated[list[str], Field(max_length=4)] | None = None
-    seed: int | None = None
+    seed: Annotated[int, Field(ge=-(1 << 63), lt=1 << 63)] | None = None
     user: str | None = None
     metadata: Annotated[dict[str, str], Field(max_length=16)] | None = None
     params: Params = {}

@@ -43,11 +43,15 @@ class Service:
         self.metrics = Metrics(self.model)
         self.in_flight = 0
 
+    def owner(self, request: Request) -> str:
+        """Whose key it bears. Raises `BridgeError`."""
+        return self.keys.owner(request.headers.get("authorization"))
+
     def caller(self, request: Request) -> Caller:
-        """Raises `BridgeError`."""
+        """Of a request for the deployment. Raises `BridgeError`, `InvalidRequestError`."""
         headers = request.headers
         return Caller(
-            self.keys.owner(headers.get("authorization")),
+            self.owner(request),
             headers.get("x-request-id"),
             _deadline(headers.get("x-request-timeout")),
             headers.get("traceparent"),

@@ -13,6 +13,7 @@ from starlette.responses import Response
 from omnizmq.errors import InvalidRequestError
 from omnizmq.frontend.http.answer import check_ended, tokens_of
 from omnizmq.frontend.http.asking import Asked
+from omnizmq.frontend.http.described import GENERATING, HEADERS, SOUNDS, refusals
 from omnizmq.frontend.http.problems import BridgeError
 from omnizmq.frontend.http.schema import SpeechBody
 from omnizmq.frontend.http.sending import event, sent
@@ -28,7 +29,13 @@ def routes(service: Service) -> APIRouter:
     """For the deployment that the service is a client of."""
     router = APIRouter()
 
-    @router.post("/v1/audio/speech", summary="Have a text said, streamed as bytes or as events")
+    @router.post(
+        "/v1/audio/speech",
+        summary="Have a text said, streamed as bytes or as events",
+        response_class=Response,
+        responses={200: {"content": SOUNDS | {"text/event-stream": {}}}, **refusals(*GENERATING)},
+        openapi_extra=HEADERS,
+    )
     async def speech(body: SpeechBody, request: Request) -> Response:
         caller = service.caller(request)
         format_ = _format(body.response_format)
