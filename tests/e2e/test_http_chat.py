@@ -9,14 +9,14 @@ from typing import Any
 import openai
 import pytest
 from support.running import Running, eventually, launched
-from support.sounds import assert_alike, decoded, written
+from support.sounds import WITH_AAC, assert_alike, decoded, written
 
 pytestmark = [pytest.mark.embedded, pytest.mark.http]
 
 QUESTION = [{"role": "user", "content": "What is the capital of France?"}]
 ANSWER = "The capital of France is Paris."
 SPOKEN: dict[str, Any] = {"model": "embedded", "messages": QUESTION, "modalities": ["text", "audio"], "seed": 0}
-FORMATS = ("wav", "pcm16", "flac", "mp3", "opus")
+FORMATS = ("wav", "pcm16", "flac", "mp3", "opus", WITH_AAC)
 
 
 @pytest.fixture(scope="module")
@@ -139,7 +139,11 @@ class TestRefused:
                 "audio.voice",
                 "there is no voice 'caruso'",
             ),
-            ({"modalities": ["text", "audio"], "audio": {"voice": "alloy", "format": "aac"}}, None, "formats are wav"),
+            (
+                {"modalities": ["text", "audio"], "audio": {"voice": "alloy", "format": "pcm"}},
+                "audio.format",
+                "audio.format: sound as 'pcm' is not made here; formats are wav, pcm16, flac, mp3, opus",
+            ),
         ],
     )
     def test_what_cannot_be_served(self, client: Any, body: dict[str, Any], param: str | None, message: str) -> None:

@@ -12,19 +12,21 @@ import numpy as np
 import openai
 import pytest
 from support.running import Running, eventually, launched
-from support.sounds import assert_alike, decoded, written
+from support.sounds import WITH_AAC, assert_alike, decoded, written
 
 pytestmark = [pytest.mark.embedded, pytest.mark.http]
 
 TEXT = "Violets are blue. The sea is green, and so are you."
 SAID: dict[str, Any] = {"model": "embedded", "voice": "alloy", "input": TEXT}
-FORMATS = {
+MEDIA_TYPES = {
     "mp3": "audio/mpeg",
     "wav": "audio/wav",
     "flac": "audio/flac",
     "opus": "audio/ogg",
     "pcm": "audio/pcm",
+    "aac": "audio/aac",
 }
+FORMATS = ("mp3", "wav", "flac", "opus", "pcm", WITH_AAC)
 
 
 @pytest.fixture(scope="module")
@@ -53,7 +55,7 @@ class TestBytes:
     @pytest.mark.parametrize("format_", FORMATS)
     def test_it_is_the_text_that_was_given(self, client: Any, wave: Any, format_: str) -> None:
         answer = client.audio.speech.create(**SAID, response_format=format_)
-        assert answer.response.headers["content-type"] == FORMATS[format_]
+        assert answer.response.headers["content-type"] == MEDIA_TYPES[format_]
         assert_alike(decoded(answer.content, format_, len(wave)), wave, format_)
 
     @pytest.mark.parametrize("format_", FORMATS)
@@ -123,7 +125,7 @@ class TestEvents:
         ({"input": " \n"}, "input", "input is blank: there is nothing to say"),
         ({"input": "x" * 4097}, "input", "at most 4096 characters"),
         ({"input": "日本"}, "input", "nothing to say: the text has no English words"),
-        ({"response_format": "pcm16"}, "response_format", "formats are pcm, wav, flac, mp3, opus"),
+        ({"response_format": "pcm16"}, "response_format", "formats are wav, pcm, flac, mp3, opus"),
         ({"voice": "caruso"}, "voice", "there is no voice 'caruso'; the one voice is 'default'"),
         ({"speed": 4.5}, "speed", "less than or equal to 4"),
         ({"speed": 0.3}, None, "this deployment cannot say it: talker: parameter speed = 0.3 is not usable"),

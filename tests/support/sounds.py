@@ -7,10 +7,13 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pytest
 import soundfile
 
+from omnizmq.frontend.http import aac
 from support.running import omnizmq
 
+WITH_AAC = pytest.param("aac", marks=pytest.mark.skipif(not aac.available(), reason="not installed: av"))
 RATE = 24000
 LOSSLESS = ("wav", "pcm", "pcm16", "flac")
 LATEST = 2400
@@ -30,9 +33,19 @@ def decoded(data: bytes, format_: str, samples: int) -> Any:
     """float64 `[samples]`; `samples`: how many there should be."""
     if format_ in ("pcm", "pcm16"):
         return np.frombuffer(data, "<i2") / 32768
+    if format_ == "aac":
+        return _decoded_aac(data)
     with soundfile.SoundFile(io.BytesIO(_sized(data, samples) if format_ == "flac" else data)) as sound:
         assert sound.samplerate == RATE
         return np.concatenate(list(sound.blocks(4096)))
+
+
+def _decoded_aac(data: bytes) -> Any:
+    import av
+
+    with av.open(io.BytesIO(data)) as file:
+        assert file.streams.audio[0].rate == RATE
+        return np.concatenate([frame.to_ndarray()[0] for frame in file.decode(audio=0)])
 
 
 def _sized(data: bytes, samples: int) -> bytes:

@@ -8,6 +8,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
+from omnizmq.frontend.http.hearing import check_sounds
 from omnizmq.frontend.http.problems import BridgeError
 from omnizmq.frontend.http.schema import (
     AudioOut,
@@ -20,6 +21,7 @@ from omnizmq.frontend.http.schema import (
     Voice,
 )
 from omnizmq.frontend.http.settings import Settings
+from omnizmq.frontend.http.sound import check_format, formats
 
 OPENAI_VOICES = {
     "alloy",
@@ -75,11 +77,13 @@ class Asking:
         self.check_model(body.model)
         wanted = self._wanted(body)
         prompt = [self._message(message, f"messages[{n}]", said) for n, message in enumerate(body.messages)]
+        check_sounds(prompt, self._settings.max_audio_s)
         params = self._params(body.params)
         first = self.text_stage or next(iter(self._stages))
         for name, value in self._sampling(body).items():
             _put(params, first, name, value, name)
         if "audio" in wanted and body.audio is not None:
+            check_format(body.audio.format, formats(), "audio.format")
             self._voice(params, body.audio.voice, "audio.voice")
         return Asked(prompt, wanted, params)
 

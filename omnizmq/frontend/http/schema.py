@@ -166,7 +166,7 @@ class SpeechBody(Body):
     model: str
     input: Annotated[str, Field(min_length=1, max_length=4096, description="What is said.")]
     voice: str | Voice = "default"
-    response_format: Annotated[str, Field(description="`mp3`, `wav`, `flac`, `opus`, `pcm`.")] = "mp3"
+    response_format: Annotated[str, Field(description="`mp3`, `wav`, `flac`, `opus`, `pcm`, `aac`.")] = "mp3"
     speed: Annotated[float, Field(ge=0.25, le=4)] = 1.0
     stream_format: Literal["audio", "sse"] = "audio"
     params: Params = {}

@@ -69,6 +69,9 @@ class Settings(Section, frozen=True, kw_only=True):
     max_body_mib: Positive = 32
     """A larger body is refused with 413."""
 
+    max_audio_s: Annotated[float, msgspec.Meta(gt=0)] = 600.0
+    """Seconds that all sounds of a request may have together, by their headers; more are refused with 413."""
+
     max_concurrent: Positive = 512
     """Requests at once; more are refused with 429."""
 

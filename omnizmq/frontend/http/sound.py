@@ -1,16 +1,19 @@
 """Sound as OpenAI's formats have it, written as it comes: float32 samples in, bytes of a file out.
 
 Every format has the very samples that `omnizmq chat` writes, but for what a codec loses; libsndfile encodes all that
-has one. A stream cannot go back: where an encoder would write a length into its header at the end, a streamed file
-keeps the header's "unknown", which players accept.
+has one, and PyAV makes AAC where it is installed. A stream cannot go back: where an encoder would write a length into
+its header at the end, a streamed file keeps the header's "unknown", which players accept.
 """
 
 from __future__ import annotations
 
 import struct
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from omnizmq.errors import InvalidRequestError
+from omnizmq.frontend.http import aac
+from omnizmq.frontend.http.problems import BridgeError
 
 if TYPE_CHECKING:
     import numpy as np
@@ -18,30 +21,42 @@ if TYPE_CHECKING:
 
 _PLAIN = ("wav", "pcm16")
 _ENCODINGS = {"flac": ("FLAC", "PCM_16"), "mp3": ("MP3", "MPEG_LAYER_III"), "opus": ("OGG", "OPUS")}
-FORMATS = (*_PLAIN, *_ENCODINGS)
+FORMATS = (*_PLAIN, *_ENCODINGS, "aac")
 MEDIA_TYPES = {
     "wav": "audio/wav",
     "pcm16": "audio/pcm",
     "flac": "audio/flac",
     "mp3": "audio/mpeg",
     "opus": "audio/ogg",
+    "aac": "audio/aac",
 }
-_OPUS_RATES = (8000, 12000, 16000, 24000, 48000)
+_RATES = {
+    "opus": (8000, 12000, 16000, 24000, 48000),
+    "aac": (8000, 11025, 12000, 16000, 22050, 24000, 32000, 44100, 48000),
+}
+"""In Hz; what is not named here takes any."""
+
 _UNKNOWN = 0xFFFFFFFF
 
 
-def check_format(name: str) -> None:
-    """Raises `InvalidRequestError`."""
-    if name not in FORMATS:
-        raise InvalidRequestError(f"sound as {name!r} is not made here; formats are {', '.join(FORMATS)}")
+def formats() -> list[str]:
+    """Those that are made here."""
+    return [name for name in FORMATS if name != "aac" or aac.available()]
+
+
+def check_format(name: str, names: Sequence[str], where: str) -> None:
+    """Of the `names` of formats that there are. `where`: the field. Raises `BridgeError`."""
+    if name not in names:
+        why = ": it needs the package av, which is not installed" if name == "aac" else ""
+        text = f"{where}: sound as {name!r} is not made here{why}; formats are {', '.join(names)}"
+        raise BridgeError(400, "invalid_request", text, where)
 
 
 class Encoder:
     """One sound. `streamed`: bytes are taken before the end is known."""
 
     def __init__(self, format_: str, *, streamed: bool) -> None:
-        """Raises `InvalidRequestError` for a format that is not made here."""
-        check_format(format_)
+        """`format_` is one of `formats`."""
         self.format = format_
         self._streamed = streamed
         self._growing = _Growing()
@@ -50,7 +65,8 @@ class Encoder:
 
     def add(self, samples: NDArray[np.float32], sample_rate: int) -> bytes:
         """float32 `[samples]` in -1..1, mono, at `sample_rate` Hz, which is the same each time; what is beyond is
-        clipped. What can be sent by now; b"" of a sound that is not streamed."""
+        clipped. What can be sent by now; b"" of a sound that is not streamed. Raises `InvalidRequestError` for a rate
+        that the format does not have."""
         if not self._rate:
             self._begin(sample_rate)
         if self.format in _PLAIN:
@@ -75,10 +91,13 @@ class Encoder:
             self._growing.write(_wav_header(sample_rate, _UNKNOWN))
         if self.format in _PLAIN:
             return
+        if sample_rate not in _RATES.get(self.format, (sample_rate,)):
+            raise InvalidRequestError(f"{self.format} has no rate of {sample_rate} Hz: ask for wav, flac, mp3 or PCM")
+        if self.format == "aac":
+            self._file = aac.AacFile(self._growing, sample_rate)
+            return
         import soundfile
 
-        if self.format == "opus" and sample_rate not in _OPUS_RATES:
-            raise InvalidRequestError(f"opus has no rate of {sample_rate} Hz: ask for wav, flac, mp3 or pcm16")
         kind, subtype = _ENCODINGS[self.format]
         self._file = soundfile.SoundFile(
             self._growing,

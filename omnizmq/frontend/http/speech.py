@@ -18,11 +18,8 @@ from omnizmq.frontend.http.problems import BridgeError
 from omnizmq.frontend.http.schema import SpeechBody
 from omnizmq.frontend.http.sending import event, sent
 from omnizmq.frontend.http.service import Caller, Service
-from omnizmq.frontend.http.sound import FORMATS, MEDIA_TYPES, Base64Stream, Encoder
+from omnizmq.frontend.http.sound import MEDIA_TYPES, Base64Stream, Encoder, check_format, formats
 from omnizmq.frontend.output import RequestOutput
-
-_FORMATS = {"pcm": "pcm16", **{name: name for name in FORMATS if name != "pcm16"}}
-"""OpenAI has another name for PCM here than in chat."""
 
 
 def routes(service: Service) -> APIRouter:
@@ -48,11 +45,10 @@ def routes(service: Service) -> APIRouter:
 
 
 def _format(name: str) -> str:
-    """Raises `BridgeError`."""
-    if name not in _FORMATS:
-        text = f"sound as {name!r} is not made here; formats are {', '.join(_FORMATS)}"
-        raise BridgeError(400, "invalid_request", text, "response_format")
-    return _FORMATS[name]
+    """OpenAI has another name for PCM here than in chat. Raises `BridgeError`."""
+    names = {"pcm" if made == "pcm16" else made: made for made in formats()}
+    check_format(name, list(names), "response_format")
+    return names[name]
 
 
 class _Speech:
@@ -82,8 +78,9 @@ class _Speech:
                 except InvalidRequestError as error:
                     if error.stage is None:
                         raise
-                    why = f"this deployment cannot say it: {error.stage}: {error.message}"
-                    raise BridgeError(400, error.code, why) from error
+                    refused = InvalidRequestError(f"this deployment cannot say it: {error.stage}: {error.message}")
+                    refused.request_id = error.request_id
+                    raise refused from error
         if not named:
             raise BridgeError(400, "invalid_request", self._silence(), "input")
 
