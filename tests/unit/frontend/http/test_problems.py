@@ -1,0 +1,63 @@
+"""docs/http.md's table of errors is what the code says."""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+pytest.importorskip("fastapi", reason="not installed: the extra `http`")
+
+from omnizmq.errors import BY_CODE, LaunchError, OmnizmqError
+from omnizmq.frontend import http
+from omnizmq.frontend.http import problems
+from omnizmq.frontend.http.problems import BridgeError
+
+Row = tuple[int, str, bool]
+"""Status, code, and whether the client asks again."""
+
+PAGE = Path(__file__).parents[4] / "docs" / "http.md"
+ROW = re.compile(r"^\| (\d{3}) \| ([^|]+) \| (yes|no)\b[^|]*\|$", re.MULTILINE)
+NO_REQUESTS = {"invalid_config", LaunchError.code}
+"""What there is only before a deployment."""
+
+
+def told() -> set[Row]:
+    table = PAGE.read_text().partition("## Errors")[2].partition("\n## ")[0]
+    found = ROW.findall(table)
+    return {(int(status), code, again == "yes") for status, codes, again in found for code in codes_of(codes)}
+
+
+def codes_of(cell: str) -> list[str]:
+    return re.findall(r"`(\w+)`", cell)
+
+
+def answered(error: OmnizmqError | BridgeError) -> Row:
+    status, body, headers = problems.of(error)
+    return status, body["error"]["code"], headers["x-should-retry"] == "true"
+
+
+def refusals() -> Iterator[Row]:
+    """Of every `BridgeError` that the bridge's code makes."""
+    for path in sorted(Path(http.__file__).parent.glob("*.py")):
+        for node in ast.walk(ast.parse(path.read_text())):
+            if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == "BridgeError":
+                status, code = node.args[:2]
+                assert isinstance(code, ast.Constant), f"{path.name}:{node.lineno}: a code is written where it is used"
+                known = status.value if isinstance(status, ast.Constant) else getattr(problems, ast.unparse(status))
+                assert isinstance(known, int)
+                yield answered(BridgeError(known, str(code.value), "why"))
+
+
+def test_the_table_has_what_a_request_may_end_with_and_nothing_else() -> None:
+    errors = {answered(kind("why")) for code, kind in BY_CODE.items() if code not in NO_REQUESTS}
+    # No path or method, a large body (Starlette's own errors), and what nobody expected.
+    others = {(404, "not_found", False), (405, "method_not_allowed", False), (413, "body_too_large", False)}
+    assert told() == errors | set(refusals()) | others
+
+
+def test_a_code_is_told_once_for_each_status() -> None:
+    assert len({code for _, code, _ in told()}) == len(told())
