@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import base64
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
+import numpy as np
 import openai
 import pytest
 from support.running import Running, eventually, launched
@@ -104,6 +106,35 @@ class TestStreamed:
         assert usage.completion_tokens >= 8
         assert pieces > 1
         assert_alike(decoded(base64.b64decode(parts["data"], validate=True), format_, len(wave)), wave, format_)
+
+    @pytest.mark.parametrize("format_", FORMATS)
+    def test_what_the_client_accumulates_is_the_whole_answer(self, client: Any, wave: Any, format_: str) -> None:
+        audio = {"voice": "alloy", "format": format_}
+        with client.chat.completions.stream(**SPOKEN, audio=audio, stream_options={"include_usage": True}) as stream:
+            answer = stream.get_final_completion()
+        (choice,) = answer.choices
+        assert (choice.message.role, choice.message.content, choice.finish_reason) == ("assistant", None, "stop")
+        assert choice.message.audio.transcript == ANSWER
+        assert choice.message.audio.id == f"audio_{answer.id.removeprefix('chatcmpl-')}"
+        assert choice.message.audio.expires_at > answer.created
+        assert answer.usage.completion_tokens == 8
+        data = base64.b64decode(choice.message.audio.data, validate=True)
+        assert_alike(decoded(data, format_, len(wave)), wave, format_)
+
+    def test_a_seed_makes_what_it_makes_on_the_command_line(
+        self, client: Any, deployment: Running, wave: Any, tmp_path: Path
+    ) -> None:
+        drawn = {"temperature": 1.5, "max_tokens": 12}
+        options = [option for key, value in drawn.items() for option in ("--param", f"thinker.{key}={value}")]
+        told = written(
+            tmp_path / "drawn.wav", QUESTION[0]["content"], "--seed", "7", *options, "--connect", deployment.name
+        )
+        body = {**SPOKEN, **drawn, "seed": 7, "audio": {"voice": "alloy", "format": "pcm16"}}
+        params = {"params": {"talker": {"seed": 7}, "code2wav": {"seed": 7}}}
+        answer = client.chat.completions.create(**body, extra_body=params)
+        heard = decoded(base64.b64decode(answer.choices[0].message.audio.data), "pcm16", len(told))
+        assert np.array_equal(heard, told)
+        assert not np.array_equal(heard[: len(wave)], wave[: len(heard)])
 
     def test_who_closes_the_stream_aborts_the_request(self, client: Any, deployment: Running) -> None:
         before = deployment.status()["counters"]["aborted"]

@@ -39,7 +39,11 @@ class BridgeError(Exception):
 def of(error: OmnizmqError | BridgeError) -> tuple[int, dict[str, Any], dict[str, str]]:
     """Status, body and headers."""
     if isinstance(error, BridgeError):
-        return error.status, body(error.status, error.code, error.message, error.param), retry(error.status in (429, 503))
+        return (
+            error.status,
+            body(error.status, error.code, error.message, error.param),
+            retry(error.status in (429, 503)),
+        )
     again = isinstance(error, OverloadedError | UnavailableError)
     status = error.http_status
     return status, body(status, error.code, _told(error)), retry(again)
