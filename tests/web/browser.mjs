@@ -3,8 +3,8 @@
 import { chromium } from "playwright-core";
 
 /** The browser; where tests run as root, its sandbox cannot. */
-export function opened() {
-  const args = process.getuid() === 0 ? ["--no-sandbox"] : [];
+export function opened(...more) {
+  const args = process.getuid() === 0 ? ["--no-sandbox", ...more] : more;
   return chromium.launch({ executablePath: process.env.CHROMIUM, args });
 }
 
