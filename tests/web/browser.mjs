@@ -11,6 +11,7 @@ export function opened(...more) {
 /** A page whose errors are gathered in `page.wrongs`: exceptions, and what its Content-Security-Policy stopped. */
 export async function paged(browser, url, options = {}) {
   const page = await browser.newPage({ viewport: { width: 1280, height: 800 }, ...options });
+  page.setDefaultTimeout(60_000);
   page.wrongs = [];
   page.on("pageerror", (error) => page.wrongs.push(String(error)));
   page.on("console", (message) => {

@@ -29,7 +29,7 @@ function show(status) {
   at("now").replaceChildren(...figures(status));
   const { latency } = status.http;
   at("latency").replaceChildren(...Object.entries(LATENCIES).map(([key, name]) => spread(name, latency[key])));
-  at("of").textContent = `Of the newest ${latency.requests} requests that this page's server answered to their end.`;
+  at("of").textContent = `Of the newest requests that were answered here to their end: ${latency.requests}.`;
   const replicas = Object.values(status.stages).flatMap((stage) => stage.replicas);
   at("replicas").replaceChildren(...replicas.map(replica));
   at("slowest").replaceChildren(...status.slowest.map(request));
