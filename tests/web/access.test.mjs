@@ -16,6 +16,13 @@ let deployment;
 
 before(async () => {
   [browser, deployment] = await Promise.all([opened(), launched("embedded")]);
+  const messages = [{ role: "user", content: "What is the capital of France?" }];
+  const answer = await fetch(`${deployment.url}/v1/chat/completions`, {
+    method: "POST",
+    headers: { "content-type": "application/json" },
+    body: JSON.stringify({ model: "embedded", messages, modalities: ["text", "audio"], audio: {} }),
+  });
+  assert.equal(answer.status, 200); // so that there is a latency to show
 });
 after(async () => {
   await browser?.close();
@@ -56,10 +63,19 @@ for (const [size, viewport] of Object.entries(SIZES)) {
       await page.locator("#send").click();
       await page.waitForSelector("#problem:visible");
       await looked(page, name("failed"));
-      await page.goto(`${deployment.url}/deployment`);
-      await page.waitForSelector("#rings tr");
-      await looked(page, name("deployment"));
+      await page.unroute("**/v1/chat/completions");
+      await page.locator("#send").click();
+      const board = await paged(browser, `${deployment.url}/deployment`, { viewport, colorScheme });
+      await board.waitForSelector("#rings tr");
+      await looked(board, name("deployment"));
+      await board.route("**/v1/deployment", (route) =>
+        route.fulfill({ status: 401, json: { error: { message: "no valid API key", code: "invalid_api_key" } } }),
+      );
+      await board.waitForSelector("#locked:visible");
+      await looked(board, name("locked"));
+      await board.close();
       await page.close();
+      await deployment.idle();
     });
   }
 }

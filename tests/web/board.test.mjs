@@ -20,7 +20,16 @@ after(async () => {
   await deployment?.stop();
 });
 
-test("replicas, requests in flight and rings, as they change", async () => {
+function asked(words, more = {}) {
+  return fetch(`${deployment.url}/v1/chat/completions`, {
+    method: "POST",
+    headers: { "content-type": "application/json", "x-request-id": "mine" },
+    body: JSON.stringify({ model: "synthetic", messages: [{ role: "user", content: words }], stream: true }),
+    ...more,
+  });
+}
+
+test("replicas, requests in flight, latency and rings, as they change", async () => {
   const page = await paged(browser, `${deployment.url}/deployment`);
   const shown = (name, value) =>
     page.waitForFunction(
@@ -41,19 +50,18 @@ test("replicas, requests in flight and rings, as they change", async () => {
   assert.match(await page.locator("#rings tr").first().textContent(), /thinker → talker.*of 16 MiB/);
 
   const controller = new AbortController();
-  const words = "word ".repeat(200);
-  const answer = await fetch(`${deployment.url}/v1/chat/completions`, {
-    method: "POST",
-    headers: { "content-type": "application/json", "x-request-id": "mine" },
-    body: JSON.stringify({ model: "synthetic", messages: [{ role: "user", content: words }], stream: true }),
-    signal: controller.signal,
-  });
+  const answer = await asked("word ".repeat(200), { signal: controller.signal });
   assert.equal(answer.status, 200);
   await shown("Live", "1");
   assert.match(await page.locator("#slowest tr").textContent(), /^mine-.*running/);
   controller.abort();
   await shown("Aborted", "1");
   await shown("Live", "0");
+
+  assert.match(await page.locator("#latency").textContent(), /first text––/);
+  await (await asked("one two")).text();
+  await page.waitForFunction(() => /first text\d+ ms\d+ ms.*first sound––/.test(document.getElementById("latency").textContent));
+  assert.match(await page.locator("#of").textContent(), /: 1\.$/);
   assert.deepEqual(page.wrongs, []);
   await page.close();
 });

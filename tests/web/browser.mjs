@@ -3,14 +3,15 @@
 import { chromium } from "playwright-core";
 
 /** The browser; where tests run as root, its sandbox cannot. */
-export function opened() {
-  const args = process.getuid() === 0 ? ["--no-sandbox"] : [];
+export function opened(...more) {
+  const args = process.getuid() === 0 ? ["--no-sandbox", ...more] : more;
   return chromium.launch({ executablePath: process.env.CHROMIUM, args });
 }
 
 /** A page whose errors are gathered in `page.wrongs`: exceptions, and what its Content-Security-Policy stopped. */
 export async function paged(browser, url, options = {}) {
   const page = await browser.newPage({ viewport: { width: 1280, height: 800 }, ...options });
+  page.setDefaultTimeout(60_000);
   page.wrongs = [];
   page.on("pageerror", (error) => page.wrongs.push(String(error)));
   page.on("console", (message) => {

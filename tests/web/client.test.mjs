@@ -85,6 +85,24 @@ describe("the embedded deployment", () => {
     });
   }
 
+  for (const format of ["pcm", "wav", "mp3"]) {
+    test(`a text said, as ${format}: bytes, and events`, async () => {
+      const asked = { model: "embedded", voice: "alloy", input: ANSWER, response_format: format };
+      const bytes = Buffer.from(await (await client.audio.speech.create(asked)).arrayBuffer());
+      const answer = await client.audio.speech.create({ ...asked, stream_format: "sse" });
+      const lines = (await answer.text()).split("\n\n").filter(Boolean);
+      const events = lines.map((line) => JSON.parse(line.replace(/^data: /, "")));
+      const { type, usage } = events.pop();
+      assert.equal(type, "speech.audio.done");
+      assert.ok(usage.input_tokens > 0);
+      assert.ok(events.length > 1 && events.every((event) => event.type === "speech.audio.delta"));
+      const sound = Buffer.concat(events.map((event) => Buffer.from(event.audio, "base64")));
+      assert.ok(sound.equals(bytes));
+      if (format === "pcm") assert.ok(bytes.equals(wave)); // as it sounds where it is an answer
+      if (format === "wav") assert.ok(bytes.subarray(44).equals(wave));
+    });
+  }
+
   test("the model", async () => {
     const { data } = await client.models.list();
     assert.deepEqual(
@@ -122,6 +140,21 @@ describe("the embedded deployment", () => {
     await until(async () => (await deployment.status()).live_requests === 1);
     controller.abort();
     await refused;
+    await deployment.idle();
+    assert.equal((await deployment.status()).counters.aborted, aborted + 1);
+  });
+
+  test("an abort controller ends a text that is said", async () => {
+    const { aborted } = (await deployment.status()).counters;
+    const controller = new AbortController();
+    const asked = { model: "embedded", voice: "alloy", input: `${ANSWER} `.repeat(100), response_format: "pcm" };
+    const answer = await client.audio.speech.create(asked, { signal: controller.signal });
+    const reader = answer.body.getReader();
+    assert.ok((await reader.read()).value.length > 0);
+    controller.abort();
+    await assert.rejects(async () => {
+      while (!(await reader.read()).done);
+    });
     await deployment.idle();
     assert.equal((await deployment.status()).counters.aborted, aborted + 1);
   });
@@ -188,4 +221,20 @@ describe("a deployment with keys and room for one", () => {
     stream.controller.abort();
     assert.equal((await answered).choices[0].message.content, "one two");
   });
+});
+
+test("a request that fails in its middle", async () => {
+  const deployment = await launched("synthetic", "stage.thinker.options.fail_at=3");
+  try {
+    const messages = [{ role: "user", content: "one two three four" }];
+    const stream = await clientOf(deployment).chat.completions.create({ model: "synthetic", messages, stream: true });
+    let said = "";
+    const read = async () => {
+      for await (const chunk of stream) said += chunk.choices[0].delta.content ?? "";
+    };
+    await assert.rejects(read, (error) => error instanceof OpenAI.APIError && error.code === "stage_error");
+    assert.equal(said, "one two");
+  } finally {
+    await deployment.stop();
+  }
 });

@@ -75,7 +75,7 @@ class Deployment {
 }
 
 /** What `look` gives once it is truthy; throws after `withinMs`. */
-export async function until(look, withinMs = 20_000) {
+export async function until(look, withinMs = 60_000) {
   for (const end = Date.now() + withinMs; ; ) {
     const found = await look();
     if (found) return found;

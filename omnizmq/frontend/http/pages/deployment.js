@@ -1,9 +1,10 @@
 // The page that shows the deployment: replicas, requests, rings.
 
 import { get, keepKey, key } from "/pages/api.js";
-import { element } from "/pages/timeline.js";
+import { element, time } from "/pages/timeline.js";
 
 const EVERY_MS = 1000;
+const LATENCIES = { first_text_s: "to its first text", first_audio_s: "to its first sound", duration_s: "to its end" };
 const at = (id) => document.getElementById(id);
 
 async function refresh() {
@@ -26,6 +27,9 @@ function say(problem) {
 function show(status) {
   at("name").textContent = status.name;
   at("now").replaceChildren(...figures(status));
+  const { latency } = status.http;
+  at("latency").replaceChildren(...Object.entries(LATENCIES).map(([key, name]) => spread(name, latency[key])));
+  at("of").textContent = `Of the newest requests that were answered here to their end: ${latency.requests}.`;
   const replicas = Object.values(status.stages).flatMap((stage) => stage.replicas);
   at("replicas").replaceChildren(...replicas.map(replica));
   at("slowest").replaceChildren(...status.slowest.map(request));
@@ -51,6 +55,10 @@ function figures(status) {
     group.append(element("dt", "", name), element("dd", "", String(value)));
     return group;
   });
+}
+
+function spread(name, times) {
+  return row(name, [times?.p50, times?.p95].map((seconds) => number(seconds === undefined ? "–" : time(1000 * seconds))));
 }
 
 function replica(one) {

@@ -44,7 +44,6 @@ export class Player {
     this.context = null;
     this.begin = 0; // when, on the context's clock, the sound's first sample is (or would have been) heard
     this.frames = 0;
-    this.gaps = 0;
     this.playing = new Set();
   }
 
@@ -70,7 +69,6 @@ export class Player {
   next(rate) {
     const when = this.begin + this.frames / rate;
     if (when >= this.context.currentTime) return when;
-    this.gaps += 1;
     this.begin = this.soon(rate) - this.frames / rate;
     return this.begin + this.frames / rate;
   }

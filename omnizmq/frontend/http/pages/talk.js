@@ -52,12 +52,14 @@ async function submit() {
   const answer = turn("assistant", model.id, "");
   settle();
   answer.box.setAttribute("aria-busy", "true");
-  await hear(answer.text, running.signal).catch(failed);
+  const whole = await hear(answer.text, running.signal).then(() => true, failed);
   answer.box.removeAttribute("aria-busy");
   running = null;
   settle();
-  if (answer.text.textContent) {
-    asked.push({ role: "assistant", content: answer.text.textContent });
+  const said = answer.text.textContent;
+  if (said || whole) {
+    asked.push({ role: "assistant", content: said });
+    if (!said) answer.text.textContent = "♪";
     return;
   }
   asked.pop();
@@ -114,14 +116,13 @@ function progress(what, seen) {
   return `${parts.join(", ")}.`;
 }
 
+/** It is not whole. */
 function failed(problem) {
   player.stop();
-  if (problem.name === "AbortError") {
-    say("Stopped.");
-    return;
-  }
-  say("The request failed.");
-  show(problem);
+  const stopped = problem.name === "AbortError";
+  say(stopped ? "Stopped." : "The request failed.");
+  if (!stopped) show(problem);
+  return false;
 }
 
 function stop() {
