@@ -60,7 +60,8 @@ test("replicas, requests in flight, latency and rings, as they change", async ()
 
   assert.match(await page.locator("#latency").textContent(), /first text––/);
   await (await asked("one two")).text();
-  await page.waitForFunction(() => /first text\d+ ms\d+ ms.*first sound––/.test(document.getElementById("latency").textContent));
+  const measured = /first text\d+ ms\d+ ms.*first sound––/;
+  await page.waitForFunction((is) => is.test(document.getElementById("latency").textContent), measured);
   assert.match(await page.locator("#of").textContent(), /: 1\.$/);
   assert.deepEqual(page.wrongs, []);
   await page.close();

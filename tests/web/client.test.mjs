@@ -1,4 +1,5 @@
-// OpenAI's official npm client, unmodified, against the embedded deployment: chat with sound, models, errors, an end.
+// OpenAI's official npm client, unmodified, against the embedded deployment: chat with sound, a text said, models,
+// errors, an end. Version 6, which runs on Node.js 20; 7 asks for 22 (`engines` in its package.json).
 
 import assert from "node:assert/strict";
 import { createHash } from "node:crypto";

@@ -58,7 +58,8 @@ function figures(status) {
 }
 
 function spread(name, times) {
-  return row(name, [times?.p50, times?.p95].map((seconds) => number(seconds === undefined ? "–" : time(1000 * seconds))));
+  const told = (seconds) => (seconds === undefined ? "–" : time(1000 * seconds));
+  return row(name, [number(told(times?.p50)), number(told(times?.p95))]);
 }
 
 function replica(one) {

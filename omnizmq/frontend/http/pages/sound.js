@@ -1,6 +1,7 @@
 // Sound as it comes: a streamed WAV file's bytes into samples, samples into one unbroken sound.
 
-const LEAD_S = 0.15; // between a sound's first samples and its begin, and after every gap: what is late by less is not heard
+// Between a sound's first samples and its begin, and after every gap: what is late by less makes no (further) gap.
+const LEAD_S = 0.15;
 
 /** A streamed WAV file of 16-bit mono, piece by piece in base64. `rate` is known from the first samples on. */
 export class WavStream {
