@@ -25,7 +25,13 @@ export async function launched(config, ...sets) {
     createInterface(child.stdout).once("line", (line) => is(JSON.parse(line)));
     child.once("close", () => isNot(new Error(`the deployment did not start: ${said}`)));
   });
-  return new Deployment(child, await ready, env, home);
+  try {
+    return new Deployment(child, await ready, env, home);
+  } catch (error) {
+    child.kill();
+    await rm(home, { recursive: true, force: true });
+    throw error;
+  }
 }
 
 class Deployment {
