@@ -22,7 +22,11 @@ export async function launched(config, ...sets) {
   let said = "";
   child.stderr.on("data", (text) => (said += text));
   const ready = new Promise((is, isNot) => {
-    createInterface(child.stdout).once("line", (line) => is(JSON.parse(line)));
+    createInterface(child.stdout).once("line", (line) => {
+      const told = JSON.parse(line);
+      if (told.plugins) is(told);
+      else isNot(new Error(`the deployment did not start: ${line}`));
+    });
     child.once("close", () => isNot(new Error(`the deployment did not start: ${said}`)));
   });
   try {
