@@ -1,4 +1,4 @@
-// Both pages, at the widths of a desk and of a phone, in light and dark: readable by everybody, nothing out of sight.
+// All pages, at the widths of a desk and of a phone, in light and dark: readable by everybody, nothing out of sight.
 // SHOTS=FOLDER keeps the pictures.
 
 import assert from "node:assert/strict";
@@ -74,6 +74,14 @@ for (const [size, viewport] of Object.entries(SIZES)) {
       await board.waitForSelector("#locked:visible");
       await looked(board, name("locked"));
       await board.close();
+      const docs = await paged(browser, `${deployment.url}/docs`, { viewport, colorScheme });
+      await docs.waitForSelector("#ChatBody");
+      await looked(docs, name("docs"));
+      const { paths } = await fetch(`${deployment.url}/openapi.json`).then((answer) => answer.json());
+      const shown = await docs.locator("#operations h2").allTextContents();
+      assert.deepEqual(new Set(shown.map((text) => text.split(" ")[1])), new Set(Object.keys(paths)));
+      assert.deepEqual(docs.wrongs, []);
+      await docs.close();
       await page.close();
       await deployment.idle();
     });

@@ -38,7 +38,7 @@ class _App(FastAPI):
 
 def make(service: Service) -> FastAPI:
     """For the deployment that the service is a client of."""
-    app = _App(title="omnizmq", version=__version__, docs_url="/docs", redoc_url=None)
+    app = _App(title="omnizmq", version=__version__, docs_url=None, redoc_url=None)
     app.keys = bool(service.settings.api_keys)
     app.include_router(chat.routes(service))
     app.include_router(speech.routes(service))

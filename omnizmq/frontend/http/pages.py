@@ -1,4 +1,5 @@
-"""The pages for a browser: `/`, where one talks with the deployment, and `/deployment`, which shows it.
+"""The pages for a browser: `/`, where one talks with the deployment, `/deployment`, which shows it, and `/docs`, which
+shows the API.
 
 They are files of the package (`pages/`), served as they are: no build step, nothing from elsewhere. What they show they
 ask of the same API as everybody, so they need no key to be loaded, and one to be of use where there are keys.
@@ -14,7 +15,7 @@ from fastapi import APIRouter
 from starlette.requests import Request
 from starlette.responses import Response
 
-_PATHS = {"/": "index.html", "/deployment": "deployment.html"}
+_PATHS = {"/": "index.html", "/deployment": "deployment.html", "/docs": "docs.html"}
 _TYPES = {
     "html": "text/html; charset=utf-8",
     "css": "text/css; charset=utf-8",

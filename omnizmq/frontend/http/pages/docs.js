@@ -1,0 +1,127 @@
+// The page that shows the API: each path of the OpenAPI document, and each object that goes in or out.
+
+import { get } from "/pages/api.js";
+import { element } from "/pages/timeline.js";
+
+const SCHEMAS = "#/components/schemas/";
+const LIMITS = {
+  minimum: "at least",
+  exclusiveMinimum: "above",
+  maximum: "at most",
+  exclusiveMaximum: "below",
+  minLength: "characters, at least",
+  maxLength: "characters, at most",
+  minItems: "items, at least",
+  maxItems: "items, at most",
+};
+const at = (id) => document.getElementById(id);
+
+function show(api) {
+  at("version").textContent = api.info.version;
+  const operations = Object.entries(api.paths).flatMap(([path, methods]) =>
+    Object.entries(methods).map(([method, operation]) => shown(`${method.toUpperCase()} ${path}`, operation)),
+  );
+  at("operations").replaceChildren(...operations);
+  at("schemas").replaceChildren(...Object.entries(api.components.schemas).map(([name, schema]) => object(name, schema)));
+}
+
+function shown(name, operation) {
+  const card = element("section", "card");
+  card.append(element("h2", "", name), element("p", "", operation.summary));
+  const parameters = (operation.parameters ?? []).map((one) =>
+    row(one.name, [kind(one.schema), `${one.in}${one.required ? ", required" : ""}`, one.description]),
+  );
+  if (parameters.length) card.append(table(["Parameter", "Type", "Where", "About"], parameters));
+  const body = operation.requestBody?.content["application/json"]?.schema;
+  if (body) card.append(line("Body: ", kind(body)));
+  const answers = Object.entries(operation.responses).map(([status, answer]) => row(status, [answer.description]));
+  card.append(table(["Status", "About"], answers));
+  return card;
+}
+
+function object(name, schema) {
+  const card = element("section", "card");
+  card.id = name;
+  card.append(element("h2", "", name));
+  if (schema.description) card.append(element("p", "", schema.description));
+  const required = new Set(schema.required);
+  const fields = Object.entries(schema.properties ?? {}).map(([field, inner]) =>
+    row(field, [kind(inner), required.has(field) ? "required" : byDefault(inner), about(inner)]),
+  );
+  card.append(table(["Field", "Type", "Default", "About"], fields));
+  return card;
+}
+
+/** A schema's type in words, with links to the objects that it names. */
+function kind(schema) {
+  const made = element("span");
+  if (schema.$ref) {
+    const name = schema.$ref.replace(SCHEMAS, "");
+    const link = element("a", "", name);
+    link.href = `#${name}`;
+    made.append(link);
+  } else if (schema.anyOf ?? schema.oneOf) {
+    made.append(...joined((schema.anyOf ?? schema.oneOf).filter((one) => one.type !== "null").map(kind)));
+  } else if (schema.enum ?? schema.const) {
+    made.append((schema.enum ?? [schema.const]).map((one) => JSON.stringify(one)).join(" or "));
+  } else if (schema.type === "array") {
+    made.append("list of ", kind(schema.items ?? {}));
+  } else {
+    made.append([schema.type ?? "any"].flat().join(" or "));
+  }
+  return made;
+}
+
+function joined(nodes) {
+  return nodes.flatMap((node, index) => (index ? [" or ", node] : [node]));
+}
+
+function byDefault(schema) {
+  return schema.default === undefined || schema.default === null ? "" : JSON.stringify(schema.default);
+}
+
+function about(schema) {
+  const said = [schema, ...(schema.anyOf ?? [])].flatMap((one) => [
+    ...(one.description ? [one.description] : []),
+    ...Object.entries(LIMITS).filter(([key]) => key in one).map(([key, words]) => `${words} ${one[key]}`),
+  ]);
+  return said.join("; ");
+}
+
+function table(heads, rows) {
+  const made = element("table", "prose");
+  const head = element("tr");
+  for (const name of heads) {
+    const cell = element("th", "", name);
+    cell.scope = "col";
+    head.append(cell);
+  }
+  const top = element("thead");
+  const body = element("tbody");
+  top.append(head);
+  body.append(...rows);
+  made.append(top, body);
+  return made;
+}
+
+function row(name, cells) {
+  const made = element("tr");
+  const head = element("th", "", name);
+  head.scope = "row";
+  made.append(head, ...cells.map((cell) => line("", cell ?? "", "td")));
+  return made;
+}
+
+function line(text, inner, tag = "p") {
+  const made = element(tag);
+  made.append(text, inner);
+  return made;
+}
+
+try {
+  show(await get("/openapi.json"));
+  if (location.hash) at(location.hash.slice(1))?.scrollIntoView();
+} catch (problem) {
+  at("problem").textContent = problem.message;
+  at("problem").hidden = false;
+}
