@@ -27,11 +27,11 @@ function show(api) {
 
 function shown(name, operation) {
   const card = element("section", "card");
-  card.append(element("h2", "", name), element("p", "", operation.summary));
+  card.append(element("h2", "", name), element("p", "", plain(operation.summary)));
   const parameters = (operation.parameters ?? []).map((one) =>
-    row(one.name, [kind(one.schema), `${one.in}${one.required ? ", required" : ""}`, one.description]),
+    row(one.name, [kind(one.schema), about(one, one.required ? ["required"] : [])]),
   );
-  if (parameters.length) card.append(table(["Parameter", "Type", "Where", "About"], parameters));
+  if (parameters.length) card.append(table(["Header or part", "Type", "About"], parameters));
   const body = operation.requestBody?.content["application/json"]?.schema;
   if (body) card.append(line("Body: ", kind(body)));
   const answers = Object.entries(operation.responses).map(([status, answer]) => row(status, [answer.description]));
@@ -43,12 +43,12 @@ function object(name, schema) {
   const card = element("section", "card");
   card.id = name;
   card.append(element("h2", "", name));
-  if (schema.description) card.append(element("p", "", schema.description));
+  if (schema.description) card.append(element("p", "", plain(schema.description)));
   const required = new Set(schema.required);
   const fields = Object.entries(schema.properties ?? {}).map(([field, inner]) =>
-    row(field, [kind(inner), required.has(field) ? "required" : byDefault(inner), about(inner)]),
+    row(field, [kind(inner), about(inner, required.has(field) ? ["required"] : byDefault(inner))]),
   );
-  card.append(table(["Field", "Type", "Default", "About"], fields));
+  card.append(table(["Field", "Type", "About"], fields));
   return card;
 }
 
@@ -77,15 +77,20 @@ function joined(nodes) {
 }
 
 function byDefault(schema) {
-  return schema.default === undefined || schema.default === null ? "" : JSON.stringify(schema.default);
+  return schema.default === undefined || schema.default === null ? [] : [`default ${JSON.stringify(schema.default)}`];
 }
 
-function about(schema) {
+function about(schema, first) {
   const said = [schema, ...(schema.anyOf ?? [])].flatMap((one) => [
-    ...(one.description ? [one.description] : []),
+    ...(one.description ? [plain(one.description)] : []),
     ...Object.entries(LIMITS).filter(([key]) => key in one).map(([key, words]) => `${words} ${one[key]}`),
   ]);
-  return said.join("; ");
+  return [...first, ...said].join("; ");
+}
+
+/** Without the marks of code, which are of no use here. */
+function plain(text) {
+  return text.replaceAll("`", "").replace(/\.$/, "");
 }
 
 function table(heads, rows) {
