@@ -6,6 +6,7 @@ id or a role is said once.
 
 from __future__ import annotations
 
+from base64 import b64encode
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -97,8 +98,6 @@ class Whole:
         assert self._end is not None
         message: dict[str, Any] = {"role": "assistant", "content": str(self.transcript), "refusal": None}
         if self._encoder is not None:
-            from base64 import b64encode
-
             message["content"] = None
             message["audio"] = {
                 "id": self._head.audio_id,

@@ -15,7 +15,7 @@ from omnizmq.frontend.http.asking import Asked, output_format
 from omnizmq.frontend.http.described import GENERATING, HEADERS, refusals
 from omnizmq.frontend.http.gone import while_connected
 from omnizmq.frontend.http.schema import ChatBody
-from omnizmq.frontend.http.sending import DONE, answered, event, sent
+from omnizmq.frontend.http.sending import DONE, answered, event, joined_events, sent
 from omnizmq.frontend.http.service import Caller, Service, now
 from omnizmq.frontend.http.sound import Encoder
 from omnizmq.frontend.output import RequestOutput
@@ -85,12 +85,10 @@ class _Answer:
                 yield first.request_id
                 head = self._head(first)
                 answer = Streamed(head, self._encoder, include_usage=include_usage)
-                yield event(answer.begin())
-                for chunk in answer.take(first):
-                    yield event(chunk)
+                yield event(answer.begin()) + joined_events(answer.take(first))
                 async for output in outputs:
-                    for chunk in answer.take(output):
-                        yield event(chunk)
+                    if piece := joined_events(answer.take(output)):
+                        yield piece
         self._keep(head, str(answer.transcript))
         yield DONE
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Iterable
 from contextlib import aclosing, suppress
 from typing import Any
 
@@ -39,6 +39,11 @@ def failed(error: OmnizmqError | BridgeError) -> Response:
 def event(document: Any) -> bytes:
     """Of a stream of server-sent events."""
     return b"data: " + encode(document) + b"\n\n"
+
+
+def joined_events(documents: Iterable[Any]) -> bytes:
+    """Several in one piece: each piece is a system call, and wakes its reader."""
+    return b"".join(map(event, documents))
 
 
 async def sent(request: Request, parts: AsyncGenerator[str | bytes, None], media_type: str) -> Response:

@@ -8,6 +8,7 @@ its header at the end, a streamed file keeps the header's "unknown", which playe
 from __future__ import annotations
 
 import struct
+from base64 import b64encode
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -188,15 +189,11 @@ class Base64Stream:
 
     def add(self, data: bytes) -> str:
         """What can be said by now, may be empty."""
-        from base64 import b64encode
-
         data = self._kept + data
         whole = len(data) - len(data) % 6
         self._kept = data[whole:]
         return b64encode(data[:whole]).decode()
 
     def end(self) -> str:
-        from base64 import b64encode
-
         kept, self._kept = self._kept, b""
         return b64encode(kept).decode()
