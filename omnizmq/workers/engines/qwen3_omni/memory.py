@@ -50,8 +50,8 @@ patches. Measured, the most of PNG, JPEG and WebP."""
 
 _VISION_COPIES = 22
 _VISION_FLOATS = 5
-"""Of a layer's input, alive at once, and in float32 whatever the dtype: the patches, queries and keys as they are turned,
-what attention and MLP make of them. Measured on a CPU, with the sizes of the real model's layers."""
+"""Of a layer's input, alive at once, and in float32 whatever the dtype: the patches, queries and keys as they are
+turned, what attention and MLP make of them. Measured on a CPU, with the sizes of the real model's layers."""
 
 SCALED_DOWN_TO = 28 * 28 * 1280
 """Pixels, where `preprocessor_config.json` says nothing: the library's `Qwen2VLImageProcessorPil`."""
