@@ -98,7 +98,8 @@ def test_the_workspace_grows_with_what_a_step_computes(real: Path) -> None:
 
 
 def test_images_that_fill_a_slot_are_in_the_estimate(small: Path) -> None:
-    """All patches of a slot in one step of the encoder, which is the largest where the others are small; and a token's 32 x 32 pixels, 100 bytes each, while they become patches."""
+    """All patches of a slot in one step of the encoder, which is the largest where the others are small; and a token's
+    32 x 32 pixels, 100 bytes each, while they become patches."""
     config = json.loads((small / "config.json").read_text())
     config["thinker_config"]["text_config"].update(hidden_size=64, num_attention_heads=1, moe_intermediate_size=8)
     config["thinker_config"]["audio_config"].update(downsample_hidden_size=1)
