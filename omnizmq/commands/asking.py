@@ -28,6 +28,7 @@ class Asked:
     sets: tuple[str, ...]
     connect: str | None
     system: str | None
+    image: Path | None
     audio: Path | None
     max_tokens: int | None
     seed: int | None
@@ -37,16 +38,12 @@ class Asked:
     as_json: bool
 
     def user(self, text: str) -> dict[str, Any]:
-        """A user's message. Raises `InvalidRequestError` when the sound file cannot be read."""
-        if self.audio is None:
+        """A user's message. Raises `InvalidRequestError` when a file cannot be read."""
+        given = [(kind, path) for kind, path in (("image", self.image), ("audio", self.audio)) if path is not None]
+        if not given:
             return {"role": "user", "content": text}
-        from omnizmq.protocol import CONTENT_BYTES
-
-        try:
-            data = files.read(self.audio, CONTENT_BYTES)
-        except OSError as error:
-            raise InvalidRequestError(f"--audio {self.audio} cannot be read: {error.strerror}") from error
-        return {"role": "user", "content": [{"type": "text", "text": text}, {"type": "audio", "data": data}]}
+        parts = [{"type": kind, "data": _read(kind, path)} for kind, path in given]
+        return {"role": "user", "content": [{"type": "text", "text": text}, *parts]}
 
     def stage_params(self, stages: dict[str, str | None]) -> dict[str, dict[str, Any]]:
         """Sampling parameters by stage; `stages` maps each stage to the modality of its final output."""
@@ -95,6 +92,15 @@ class Asked:
             click.echo(f"omnizmq chat: {turn.external_id} was aborted", err=True)
             return EXIT_FAILED
         return 0
+
+
+def _read(option: str, path: Path) -> bytes:
+    from omnizmq.protocol import CONTENT_BYTES
+
+    try:
+        return files.read(path, CONTENT_BYTES)
+    except OSError as error:
+        raise InvalidRequestError(f"--{option} {path} cannot be read: {error.strerror}") from error
 
 
 def split_param(setting: str) -> tuple[str, str, Any]:

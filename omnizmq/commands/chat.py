@@ -35,6 +35,7 @@ OWN_CONFIG = "embedded"
 @click.option("--set", "sets", multiple=True, metavar="K=V", help="Override a value of the own deployment.")
 @options.connect
 @click.option("--system", metavar="TEXT", help="A system message before the prompt.")
+@click.option("--image", type=click.Path(path_type=Path), metavar="FILE", help="An image file to ask about.")
 @click.option("--audio", type=click.Path(path_type=Path), metavar="FILE", help="A sound file to ask about.")
 @click.option("--max-tokens", type=click.IntRange(1), metavar="N", help="At most N tokens of text.")
 @click.option("--seed", type=click.IntRange(0), metavar="N", help="For every stage that draws at random.")
@@ -109,7 +110,7 @@ def _prompt(given: str | None, asked: Asked) -> str:
             raise InvalidRequestError(
                 f"standard input is not UTF-8: byte {error.start} is {data[error.start]:#04x}"
             ) from None
-    if not text or not (text.strip() or asked.audio):
+    if not text or not (text.strip() or asked.image or asked.audio):
         raise InvalidRequestError("the prompt is empty: give PROMPT, or pipe one in")
     return text
 
@@ -190,7 +191,7 @@ def _check_own(config: str, asked: Asked, text: str | None) -> None:
 
     loaded = load(config, asked.sets)
     Pipeline(loaded).plan(asked.modalities)
-    size = 0 if text is None else as_prompt(text).size()
+    size = 0 if text is None else as_prompt([asked.user(text)]).size()
     if size > loaded.router.max_prompt_bytes:
         limit = loaded.router.max_prompt_bytes
         text = f"the prompt has {size} bytes; this deployment takes at most {limit} (router.max_prompt_bytes)"

@@ -19,7 +19,7 @@ from support.csm import NAMES, Reference, make
 from support.qwen3_omni import GREEDY, Made, Stages
 
 from omnizmq.errors import InvalidRequestError, LaunchError
-from omnizmq.protocol import AudioPart, Message, Prompt, TextPart
+from omnizmq.protocol import AudioPart, ImagePart, Message, Prompt, TextPart
 from omnizmq.workers.engine import Engine, StageOutput
 from omnizmq.workers.engines.csm import tiny
 from omnizmq.workers.engines.hf.wave import WaveStream
@@ -254,6 +254,7 @@ class TestPrompts:
             (said("ba" * 400), {}, r"the prompt has 835 characters, \d+ tokens at least: a slot holds 30"),
             (said("  "), {}, "there is nothing to say: the text is empty"),
             (Prompt(None, None, [5, 999]), {}, "token id 999 is none of this model's 260"),
+            (messages(("user", ImagePart(b""))), {}, "the last message must be the user's, of text alone"),
             (messages(("user", AudioPart(b""))), {}, "the last message must be the user's, of text alone"),
             (messages(("assistant", TextPart("Hi"))), {}, "the last message must be the user's, of text alone"),
             (messages(("system", TextPart("Be kind")), ("user", TextPart("Hi"))), {}, "it follows no system message"),

@@ -76,6 +76,9 @@ def test_what_cannot_be_said_is_refused_in_one_line(deployment: Running) -> None
             with pytest.raises(InvalidRequestError, match="the text has 1205 tokens: a slot holds 1024") as refused:
                 await collect(client, "ba " * 400)
             assert refused.value.stage == "talker"
+            seen = [{"role": "user", "content": [{"type": "text", "text": TEXT}, {"type": "image", "data": b"PNG"}]}]
+            with pytest.raises(InvalidRequestError, match="the last message must be the user's, of text alone"):
+                await collect(client, seen)
             with pytest.raises(InvalidRequestError, match="unknown modality 'text': this deployment has audio"):
                 await collect(client, TEXT, modalities=["text"])
 

@@ -16,6 +16,8 @@ pytest.importorskip("torch", reason="not installed: the extra `transformers`")
 pytest.importorskip("transformers", reason="not installed: the extra `transformers`")
 
 import torch
+from support.noise import sound, wave_file
+from support.pictures import file, noise
 from support.qwen3_omni import Made, Reference
 from support.running import (
     Asking,
@@ -87,6 +89,35 @@ def test_three_processes_make_what_the_whole_model_makes(deployment: Running, wh
         assert np.abs(sound - expected.wave).max() < ROUNDING
         assert outputs[-1].usage["thinker"]["completion_tokens"] == len(expected.tokens)
         assert outputs[-1].usage["talker"]["frames"] == expected.codes.shape[1]
+
+    ask(deployment, use)
+
+
+def test_images_and_a_sound_beside_text_make_what_the_whole_model_makes(
+    deployment: Running, whole: tuple[Reference, Made]
+) -> None:
+    """Three callers at once. Sizes of images go to the Talker over the edge."""
+    reference, text_alone = whole
+    images, heard = [noise(200, 130, 1), noise(96, 250, 2)], sound(1.3)
+    said, seen = {"type": "text", "text": PROMPT}, [{"type": "image", "data": file(image)} for image in images]
+    parts = [said, *seen, {"type": "audio", "data": wave_file(heard)}]
+    pixels, counts = reference.pixels(images)
+    features, tokens = reference.features([heard[:, 0]])
+    both = reference.generate(reference.ids(PROMPT, tokens, counts), 64, 101, "ethan", **pixels, **features)
+    one, (count, _) = reference.pixels(images[:1])[0], counts
+    alone = reference.generate(reference.ids(PROMPT, (), [count]), 64, 101, "ethan", **one)
+
+    async def use(client: AsyncClient) -> None:
+        prompts: list[Any] = [PROMPT, [{"role": "user", "content": parts}], [{"role": "user", "content": parts[:2]}]]
+        asking = [Asking(client, prompt, params=greedy()) for prompt in prompts]
+        for one, expected in zip(asking, (text_alone, both, alone), strict=True):
+            assert await one.error() is None
+            assert text_of(one.outputs) == reference.tokenizer.decode(expected.tokens, skip_special_tokens=True)
+            wave = sound_of(one.outputs)
+            assert wave.size == expected.wave.size
+            assert np.abs(wave - expected.wave).max() < ROUNDING
+            assert one.outputs[-1].usage["talker"]["frames"] == expected.codes.shape[1]
+        assert asking[1].outputs[-1].usage["thinker"]["prompt_image_tokens"] == sum(counts)
 
     ask(deployment, use)
 
@@ -180,6 +211,26 @@ def test_a_sound_file_is_heard_and_the_answer_written(tmp_path: Path) -> None:
     sound, rate = soundfile.read(wav)
     assert rate == 24_000
     assert len(sound) == 1920 * answer["usage"]["talker"]["frames"] - 555
+
+
+@pytest.mark.usefixtures("deployment")
+def test_an_image_file_is_seen(tmp_path: Path) -> None:
+    image = tmp_path / "image.jpg"
+    noise(200, 130).save(image)
+    done = omnizmq("chat", "What is that?", "--image", str(image), "--json", "--max-tokens", "5")
+    assert done.returncode == 0, done.stderr
+    usage = json.loads(done.stdout)["usage"]["thinker"]
+    assert usage["prompt_image_tokens"] == 6 * 4
+    assert usage["prompt_tokens"] == 21 + 24 + 2  # the turns, a token for each 32 x 32 pixels, its marks
+
+
+@pytest.mark.usefixtures("deployment")
+def test_an_image_that_is_none_is_refused_in_one_line(tmp_path: Path) -> None:
+    image = tmp_path / "image.png"
+    image.write_bytes(b"nonsense")
+    done = omnizmq("chat", "What is that?", "--image", str(image))
+    assert done.returncode != 0
+    assert done.stderr == "omnizmq chat: an image cannot be read: it is no file of PNG, JPEG, WEBP\n"
 
 
 @pytest.mark.parametrize(

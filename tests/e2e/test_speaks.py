@@ -189,6 +189,15 @@ def test_a_prompt_too_long_for_a_slot_is_refused_with_its_limit(deployment: Runn
     ask(deployment, use)
 
 
+def test_an_image_is_refused_by_who_does_not_see(deployment: Running) -> None:
+    async def use(client: AsyncClient) -> None:
+        parts = [{"type": "text", "text": "What is this?"}, {"type": "image", "data": b"PNG"}]
+        with pytest.raises(InvalidRequestError, match="smollm understands text only: a message has an image part"):
+            await collect(client.generate([{"role": "user", "content": parts}], modalities=["text"]))
+
+    ask(deployment, use)
+
+
 def test_a_prompt_that_cannot_be_spoken_gives_text_and_a_note(deployment: Running) -> None:
     async def use(client: AsyncClient) -> None:
         prompt = "Say exactly: !!!"

@@ -211,9 +211,9 @@ class TestFailures:
         assert refused("hi", "--request-id", "two words").startswith("request id 'two words' is not usable: ")
         assert refused("hi", "--param", "temperature=1").startswith("--param 'temperature=1' is not STAGE.KEY=VALUE")
         assert refused("hi", "--param", "thinker.heat=1").startswith("stage thinker: unknown parameter 'heat'")
-        assert (
-            refused("hi", "--audio", "/nowhere.wav") == "--audio /nowhere.wav cannot be read: No such file or directory"
-        )
+        for option in ("--audio", "--image"):
+            said = f"{option} /nowhere.x cannot be read: No such file or directory"
+            assert refused("hi", option, "/nowhere.x") == said
         assert refused("hi", "--config", "synthetic", "--connect", "x").startswith(
             "--config starts an own deployment, "
         )

@@ -48,8 +48,8 @@ class Head:
             "total_tokens": tokens.prompt + made,
             "prompt_tokens_details": {
                 "audio_tokens": tokens.prompt_audio,
-                "text_tokens": tokens.prompt - tokens.prompt_audio,
-                "image_tokens": 0,
+                "text_tokens": tokens.prompt - tokens.prompt_audio - tokens.prompt_image,
+                "image_tokens": tokens.prompt_image,
                 "cached_tokens": tokens.cached,
             },
             "completion_tokens_details": {
@@ -177,10 +177,12 @@ def finish_reason(end: RequestOutput) -> str:
 
 @dataclass(frozen=True)
 class Tokens:
-    """Of one request: what its first stage read, and of that what was sound or kept from before; what was made."""
+    """Of one request: what its first stage read, and of that what was sound, images or kept from before; what was
+    made."""
 
     prompt: int
     prompt_audio: int
+    prompt_image: int
     cached: int
     text: int
     sound: int
@@ -193,6 +195,7 @@ def tokens_of(usage: Usage, text_stage: str | None) -> Tokens:
     return Tokens(
         prompt=int(first.get("prompt_tokens", 0)),
         prompt_audio=int(first.get("prompt_audio_tokens", 0)),
+        prompt_image=int(first.get("prompt_image_tokens", 0)),
         cached=int(first.get("cached_tokens", 0)),
         text=made.pop(text_stage, 0) if text_stage is not None else 0,
         sound=sum(made.values()),

@@ -138,6 +138,22 @@ class TestWhichDeployment:
         with pytest.raises(InvalidRequestError, match="the prompt has 11 bytes; this deployment takes at most 10"):
             chat._client(asked(config="synthetic", sets=("router.max_prompt_bytes=10",)), "x" * 11, None)
 
+    def test_files_count_too(self, tmp_path: Path) -> None:
+        image = tmp_path / "image.png"
+        image.write_bytes(b"x" * 9)
+        with pytest.raises(InvalidRequestError, match="the prompt has 11 bytes; this deployment takes at most 10"):
+            chat._client(asked(config="synthetic", sets=("router.max_prompt_bytes=10",), image=image), "hi", None)
+
+    def test_files_are_parts_of_the_message_after_its_text(self, tmp_path: Path) -> None:
+        image, audio = tmp_path / "image", tmp_path / "audio"
+        image.write_bytes(b"PNG")
+        audio.write_bytes(b"RIFF")
+        said, seen = {"type": "text", "text": "hi"}, {"type": "image", "data": b"PNG"}
+        heard = {"type": "audio", "data": b"RIFF"}
+        assert asked().user("hi")["content"] == "hi"
+        assert asked(image=image).user("hi")["content"] == [said, seen]
+        assert asked(image=image, audio=audio).user("hi")["content"] == [said, seen, heard]
+
 
 class TestTurns:
     @staticmethod

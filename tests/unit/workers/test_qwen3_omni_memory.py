@@ -97,6 +97,27 @@ def test_the_workspace_grows_with_what_a_step_computes(real: Path) -> None:
     assert decoding(250) > decoding(25)
 
 
+def test_images_that_fill_a_slot_are_in_the_estimate(small: Path) -> None:
+    """All patches of a slot in one step of the encoder, which is the largest where the others are small; and a token's
+    32 x 32 pixels, 100 bytes each, while they become patches."""
+    config = json.loads((small / "config.json").read_text())
+    config["thinker_config"]["text_config"].update(hidden_size=64, num_attention_heads=1, moe_intermediate_size=8)
+    config["thinker_config"]["audio_config"].update(downsample_hidden_size=1)
+    (small / "config.json").write_text(json.dumps(config))
+    one, two = (need(small, "thinker", slot_tokens=tokens) for tokens in (2048, 4096))
+    a_patch = 1152 * (22 * 2 + 5 * 4)
+    assert two.workspace - one.workspace == 2048 * (4 * a_patch + 4 * 2048 * 2)
+    assert two.process - one.process == 2048 * 32 * 32 * 100
+
+
+def test_an_image_that_is_scaled_down_is_decoded_first(small: Path) -> None:
+    """It may have four times the pixels of `preprocessor_config.json`, once a slot holds what becomes of it."""
+    enough = 12_845_056 // 1024
+    below, above = (need(small, "thinker", slot_tokens=tokens).process for tokens in (enough - 1, enough))
+    assert above - below > 4 * 12_845_056 * 34 - enough * 1024 * 100 - 1
+    assert above == need(small, "thinker", slot_tokens=enough + 1).process
+
+
 @pytest.mark.parametrize(("gigabytes", "fits"), [(80, True), (40, False)])
 def test_check_says_whether_the_real_configuration_fits(real: Path, gigabytes: int, fits: bool) -> None:
     sets = [f"model={real}", *(f"device_memory_gib.cuda:{n}={gigabytes}" for n in range(2)), "device_memory_gib.cpu=64"]
@@ -178,7 +199,23 @@ def configured(change: Callable[[dict[str, Any]], object]) -> Callable[[Path], N
     return damage
 
 
+def unprocessed(folder: Path) -> None:
+    (folder / "preprocessor_config.json").unlink()
+
+
+def of_no_size(folder: Path) -> None:
+    (folder / "preprocessor_config.json").write_text('{"max_pixels": "many"}')
+
+
 DAMAGE = [
+    (unprocessed, "thinker", LaunchError, r"the checkpoint .* has no preprocessor_config\.json"),
+    (of_no_size, "thinker", LaunchError, r"preprocessor_config\.json: max_pixels is 'many': it must be a number"),
+    (
+        configured(lambda c: c["thinker_config"].pop("vision_config")),
+        "thinker",
+        LaunchError,
+        "has no usable thinker_config.vision_config",
+    ),
     (lost, "code2wav", LaunchError, f"{SHARD} cannot be read: No such file"),
     (cut, "code2wav", LaunchError, rf"{SHARD} is damaged: it has \d+ bytes where its header says \d+"),
     (scrambled, "code2wav", LaunchError, f"{SHARD} is damaged: its header is none of a safetensors file"),

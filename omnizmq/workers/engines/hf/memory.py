@@ -175,10 +175,10 @@ def number(config: Mapping[str, Any], *path: str, otherwise: int | None = None) 
     return value
 
 
-def numbers(config: Mapping[str, Any], *path: str) -> list[int]:
-    """A list of them. Raises `LaunchError`."""
+def numbers(config: Mapping[str, Any], *path: str, least: int = 1) -> list[int]:
+    """A list of whole numbers, each at least `least`. Raises `LaunchError`."""
     value = _at(config, path)
-    if not isinstance(value, list) or not all(isinstance(number, int) and number > 0 for number in value):
+    if not isinstance(value, list) or not all(isinstance(number, int) and number >= least for number in value):
         raise LaunchError(f"the checkpoint's config.json has no usable {'.'.join(path)}: {value!r}")
     return list(value)
 

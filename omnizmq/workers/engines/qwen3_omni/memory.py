@@ -48,6 +48,11 @@ SCALED_BYTES = 100
 """What a pixel of an image needs of the machine's memory: where it is decoded and scaled down, and where it becomes
 patches. Measured, the most of PNG, JPEG and WebP."""
 
+_VISION_COPIES = 22
+_VISION_FLOATS = 5
+"""Of a layer's input, alive at once, and in float32 whatever the dtype: the patches, queries and keys as they are
+turned, what attention and MLP make of them. Measured on a CPU, with the sizes of the real model's layers."""
+
 SCALED_DOWN_TO = 28 * 28 * 1280
 """Pixels, where `preprocessor_config.json` says nothing: the library's `Qwen2VLImageProcessorPil`."""
 
@@ -111,20 +116,17 @@ def _image_sizes(checkpoint: Checkpoint) -> tuple[int, int]:
 
 
 def _vision(config: Mapping[str, Any], tokens: int, size: int) -> int:
-    """A layer of the encoder, which turns queries and keys in float32, or its MLP; on top of the patches themselves."""
+    """The encoder with all patches of a slot at once; and what it gives."""
     path = ("thinker_config", "vision_config")
-    hidden, inner = number(config, *path, "hidden_size"), number(config, *path, "intermediate_size")
-    merged, side = number(config, *path, "spatial_merge_size"), number(config, *path, "patch_size")
-    colours = number(config, *path, "in_channels") * number(config, *path, "temporal_patch_size") * side**2
-    attention = 5 * hidden * size + 6 * hidden * 4
-    mlp = (3 * hidden + 2 * inner) * size
-    return tokens * merged**2 * (colours * size + max(attention, mlp)) + _layers_of_images(config, tokens, size)
+    patches = tokens * number(config, *path, "spatial_merge_size") ** 2
+    layer = number(config, *path, "hidden_size") * (_VISION_COPIES * size + _VISION_FLOATS * 4)
+    return patches * layer + _layers_of_images(config, tokens, size)
 
 
 def _layers_of_images(config: Mapping[str, Any], tokens: int, size: int) -> int:
     """What the encoder gives: rows for the prompt, and as many for each of the Thinker's first layers."""
     path = ("thinker_config", "vision_config")
-    layers = 1 + len(numbers(config, *path, "deepstack_visual_indexes"))
+    layers = 1 + len(numbers(config, *path, "deepstack_visual_indexes", least=0))
     return tokens * layers * number(config, *path, "out_hidden_size") * size
 
 

@@ -23,6 +23,14 @@ class Asked:
     patches: Patches | None = None
     images: list[Placed] = field(default_factory=list)
 
+    @property
+    def usage(self) -> dict[str, int | float]:
+        """How many of `ids` there are, and how many of them are sound and images, where any are."""
+        heard = sum(self.sounds.tokens) if self.sounds is not None else 0
+        seen = sum(image.tokens for image in self.images)
+        counts = {"prompt_audio_tokens": heard, "prompt_image_tokens": seen}
+        return {"prompt_tokens": len(self.ids), **{name: count for name, count in counts.items() if count}}
+
 
 class Prompts:
     """Raises `LaunchError` when the checkpoint's tokenizer or preprocessor cannot be used."""

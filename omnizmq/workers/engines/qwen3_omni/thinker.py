@@ -60,6 +60,7 @@ class _Answer(Held):
 
     asked: Asked | None  # until it is in the slot
     prompt: list[int]
+    prompt_usage: dict[str, int | float]
     text: Text
     most: int
     given: list[int]
@@ -75,7 +76,7 @@ class _Answer(Held):
 
     @property
     def usage(self) -> dict[str, int | float]:
-        return {"prompt_tokens": len(self.prompt), "completion_tokens": len(self.tokens)}
+        return {**self.prompt_usage, "completion_tokens": len(self.tokens)}
 
 
 class Thinker:
@@ -112,6 +113,7 @@ class Thinker:
                 sampler=sampler,
                 asked=asked,
                 prompt=prompt,
+                prompt_usage=asked.usage,
                 text=Text(self._prompts.vocabulary, [] if given else params.get("stop", [])),
                 most=len(given) or min(params.get("max_tokens", MAX_TOKENS), room),
                 given=given,
