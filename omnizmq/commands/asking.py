@@ -28,8 +28,8 @@ class Asked:
     sets: tuple[str, ...]
     connect: str | None
     system: str | None
-    image: Path | None
-    audio: Path | None
+    images: tuple[Path, ...]
+    audios: tuple[Path, ...]
     max_tokens: int | None
     seed: int | None
     params: tuple[str, ...]
@@ -37,13 +37,20 @@ class Asked:
     timeout: float | None
     as_json: bool
 
+    @property
+    def files(self) -> list[tuple[str, Path]]:
+        """What is asked about, and of which kind: images first."""
+        return [("image", path) for path in self.images] + [("audio", path) for path in self.audios]
+
     def user(self, text: str) -> dict[str, Any]:
         """A user's message. Raises `InvalidRequestError` when a file cannot be read."""
-        given = [(kind, path) for kind, path in (("image", self.image), ("audio", self.audio)) if path is not None]
-        if not given:
+        if not self.files:
             return {"role": "user", "content": text}
-        parts = [{"type": kind, "data": _read(kind, path)} for kind, path in given]
-        return {"role": "user", "content": [{"type": "text", "text": text}, *parts]}
+        words = [{"type": "text", "text": text}] if text else []
+        return {
+            "role": "user",
+            "content": words + [{"type": kind, "data": _read(kind, path)} for kind, path in self.files],
+        }
 
     def stage_params(self, stages: dict[str, str | None]) -> dict[str, dict[str, Any]]:
         """Sampling parameters by stage; `stages` maps each stage to the modality of its final output."""

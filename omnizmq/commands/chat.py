@@ -35,8 +35,12 @@ OWN_CONFIG = "embedded"
 @click.option("--set", "sets", multiple=True, metavar="K=V", help="Override a value of the own deployment.")
 @options.connect
 @click.option("--system", metavar="TEXT", help="A system message before the prompt.")
-@click.option("--image", type=click.Path(path_type=Path), metavar="FILE", help="An image file to ask about.")
-@click.option("--audio", type=click.Path(path_type=Path), metavar="FILE", help="A sound file to ask about.")
+@click.option(
+    "--image", "images", multiple=True, type=click.Path(path_type=Path), metavar="FILE", help="An image to ask about."
+)
+@click.option(
+    "--audio", "audios", multiple=True, type=click.Path(path_type=Path), metavar="FILE", help="A sound to ask about."
+)
 @click.option("--max-tokens", type=click.IntRange(1), metavar="N", help="At most N tokens of text.")
 @click.option("--seed", type=click.IntRange(0), metavar="N", help="For every stage that draws at random.")
 @click.option("--param", "params", multiple=True, metavar="STAGE.KEY=VALUE", help="A sampling parameter of a stage.")
@@ -47,7 +51,7 @@ def chat(prompt: str | None, modalities: str | None, output: Path | None, **opti
     """Ask PROMPT (`-`: standard input); read the answer, and hear it from a WAV file.
 
     Uses the running deployment when there is one, else starts the embedded one for itself. Without PROMPT, on a
-    terminal, it is a conversation.
+    terminal, it is a conversation. --image and --audio may be given more than once, and need no words beside them.
     """
     wanted = _modalities(modalities, output)
     if "audio" not in wanted and output is not None:
@@ -56,6 +60,8 @@ def chat(prompt: str | None, modalities: str | None, output: Path | None, **opti
         output = Path(DEFAULT_OUTPUT)
     asked = Asked(modalities=wanted, output=output, **options)
     if prompt is None and sys.stdin.isatty():
+        if asked.files:
+            sys.exit(_one_turn(asked, ""))
         if asked.as_json:
             raise click.UsageError("--json needs a PROMPT")
         _check(asked, None)
@@ -110,7 +116,7 @@ def _prompt(given: str | None, asked: Asked) -> str:
             raise InvalidRequestError(
                 f"standard input is not UTF-8: byte {error.start} is {data[error.start]:#04x}"
             ) from None
-    if not text or not (text.strip() or asked.image or asked.audio):
+    if text is None or not (text.strip() or asked.files):
         raise InvalidRequestError("the prompt is empty: give PROMPT, or pipe one in")
     return text
 

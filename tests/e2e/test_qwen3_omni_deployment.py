@@ -225,6 +225,22 @@ def test_an_image_file_is_seen(tmp_path: Path) -> None:
 
 
 @pytest.mark.usefixtures("deployment")
+def test_several_files_and_no_words(tmp_path: Path) -> None:
+    images, sounds = [tmp_path / f"{n}.png" for n in range(2)], [tmp_path / f"{n}.wav" for n in range(2)]
+    for image in images:
+        noise(64, 64).save(image)
+    for sound in sounds:
+        soundfile.write(sound, np.zeros(16_000), 16_000)
+    files = [part for image in images for part in ("--image", str(image))]
+    files += [part for sound in sounds for part in ("--audio", str(sound))]
+    done = omnizmq("chat", "", *files, "--json", "--max-tokens", "5")
+    assert done.returncode == 0, done.stderr
+    usage = json.loads(done.stdout)["usage"]["thinker"]
+    assert usage["prompt_image_tokens"] == 2 * 4
+    assert usage["prompt_tokens"] == 21 - 13 + 2 * (4 + 2) + 2 * (13 + 2)  # without the words; with all marks
+
+
+@pytest.mark.usefixtures("deployment")
 def test_an_image_that_is_none_is_refused_in_one_line(tmp_path: Path) -> None:
     image = tmp_path / "image.png"
     image.write_bytes(b"nonsense")

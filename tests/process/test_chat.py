@@ -140,6 +140,15 @@ class TestAnswers:
         assert done.stderr == "note from thinker: nothing to say: the prompt has no words\n"
 
 
+    def test_files_need_no_words_beside_them(self) -> None:
+        """Given on a terminal, piped, or not at all."""
+        for words in ("", "-", None):
+            given = [] if words is None else [words]
+            done = omnizmq("chat", *given, "--audio", "/dev/null", stdin=b"")
+            assert (done.returncode, done.stderr) == (0, "note from thinker: nothing to say: the prompt has no words\n")
+        assert refused("", stdin=b"").startswith("the prompt is empty")
+
+
 class TestFailures:
     def test_a_stage_that_fails(self, tmp_path: Path) -> None:
         done = omnizmq("chat", "one two", "--output", str(tmp_path / "a.wav"), "--request-id", "torn", "--json")
