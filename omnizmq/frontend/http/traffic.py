@@ -22,12 +22,21 @@ class Counted:
             await self._app(scope, receive, send)
             return
 
+        begun = False
+
         async def counting(message: Message) -> None:
+            nonlocal begun
             if message["type"] == "http.response.start":
+                begun = True
                 self._answered(_path(scope), message["status"])
             await send(message)
 
-        await self._app(scope, receive, counting)
+        try:
+            await self._app(scope, receive, counting)
+        except Exception:
+            if not begun:  # the answer to that is made further out
+                self._answered(_path(scope), 500)
+            raise
 
 
 def _path(scope: Scope) -> str:
