@@ -23,7 +23,7 @@ STATUSES = {200, 400, 401, 404, 405, 408, 413, 429, 431, 499, 503, 504}
 
 LIMIT_MIB = 1
 TEXT = json.dumps(BODY).encode()
-SETS = (*ECHO, f"plugins.http.max_body_mib={LIMIT_MIB}")
+SETS = (*ECHO, "plugins.http.speech_to=prompt", f"plugins.http.max_body_mib={LIMIT_MIB}")
 
 
 @pytest.fixture
@@ -98,6 +98,28 @@ def test_bodies_with_odd_values(deployment: Running) -> None:
         ask()
 
 
+SPEECH = {"model": BODY["model"], "input": "one two three"}
+SAID = st.fixed_dictionaries(
+    {},
+    optional=dict.fromkeys(("model", "voice", "speed", "stream_format", "instructions", "nothing"), VALUES)
+    | {"input": st.sampled_from([*ODD, "a" * 4096, "one two"]) | VALUES, "params": STAGES}
+    | {"response_format": st.sampled_from(["wav", "pcm", "flac", "mp3", "opus", "aac", *ODD]) | VALUES},
+)
+
+
+def test_texts_to_be_said_with_odd_values(deployment: Running) -> None:
+    with web(deployment, **{"content-type": "application/json"}) as http:
+        assert http.post("/v1/audio/speech", json=SPEECH).status_code == 200
+
+        @settings(max_examples=100, database=None, derandomize=True, suppress_health_check=list(HealthCheck))
+        @given(SAID)
+        def ask(body: dict[str, Any]) -> None:
+            text = json.dumps({**SPEECH, **body}, ensure_ascii=False)
+            refused_well(http.post("/v1/audio/speech", content=text.encode(errors="surrogatepass")))
+
+        ask()
+
+
 def deep(depth: int) -> bytes:
     return b'{"a":' * depth + b"1" + b"}" * depth
 
@@ -149,7 +171,7 @@ BROKEN = {
 }
 
 
-SAID = {
+TOLD = {
     "nothing": "the body is no JSON object: there is none",
     "no object": "the body is no JSON object: it is a list",
     "cut off": "the body is no JSON at character 79: Expecting ',' delimiter",
@@ -165,7 +187,7 @@ SAID = {
 
 def test_what_is_wrong_of_a_broken_body_is_said(deployment: Running) -> None:
     with web(deployment) as http:
-        for name, message in SAID.items():
+        for name, message in TOLD.items():
             answer = http.post(CHAT, content=BROKEN[name], headers={"content-type": "application/json"})
             assert answer.json()["error"]["message"] == message
         answer = http.post(CHAT, content=TEXT, headers={"content-type": "text/plain"})
@@ -303,6 +325,7 @@ def test_headers_and_broken_requests(deployment: Running) -> None:
         assert all(status in STATUSES | {100} for status in found), (name, found)
         statuses[name] = found
     assert statuses["HTTP/1.0"] == statuses["a socket"] == statuses["a key alone"] == [200]
+    assert statuses["a span of other bytes"] == statuses["a long span"] == [200]
     assert statuses["two lengths"] == statuses["a header without a colon"] == [400]
     assert statuses["an id of UTF-8"] == statuses["a deadline of digits"] == statuses["a long id"] == [400]
     assert statuses["a length beyond the limit"] == [413]

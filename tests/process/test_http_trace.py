@@ -17,6 +17,7 @@ from omnizmq.trace.database import FILE_NAME
 pytestmark = [pytest.mark.http, pytest.mark.usefixtures("no_leaks")]
 
 CHAT = "/v1/chat/completions"
+SPAN = f"00-{'1' * 32}-{'2' * 16}-01"
 
 
 def trace(http: Any, id_: str) -> dict[str, Any]:
@@ -40,6 +41,10 @@ def test_t1_an_ended_request_is_told_of_as_by_the_command_at_once() -> None:
             assert found["verdict"]["complete"]
             assert trace(http, id_) == found == by_command(deployment, id_)
         assert http.post(f"/v1/requests/{quote(odd, safe='')}/abort").json() == {"id": odd, "aborted": 0}
+        for span, told in ((SPAN, SPAN), ("00-nothing", None), (f"01{SPAN[2:]}", None)):
+            id_ = http.post(CHAT, json=BODY, headers={"traceparent": span}).headers["x-request-id"]
+            (received,) = (event for event in trace(http, id_)["events"] if event["event"] == "received")
+            assert (received["traceparent"] or None) == told
         refused = http.post(CHAT, json={**BODY, "params": {"thinker": {"nothing": 1}}})
         assert refused.status_code == 400
         assert trace(http, refused.headers["x-request-id"])["terminal"]["error"]["code"] == "invalid_request"

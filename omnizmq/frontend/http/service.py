@@ -18,6 +18,7 @@ from omnizmq.frontend.http.problems import BridgeError
 from omnizmq.frontend.http.settings import Settings
 from omnizmq.frontend.http.transcripts import Transcripts
 from omnizmq.frontend.output import RequestOutput
+from omnizmq.trace.context import parse
 
 
 @dataclass(frozen=True)
@@ -54,7 +55,7 @@ class Service:
             self.owner(request),
             headers.get("x-request-id"),
             _deadline(headers.get("x-request-timeout")),
-            headers.get("traceparent"),
+            _span(headers.get("traceparent")),
         )
 
     @contextmanager
@@ -105,6 +106,12 @@ class Service:
 def now() -> int:
     """Seconds since 1970."""
     return int(time.time())
+
+
+def _span(traceparent: str | None) -> str | None:
+    """None where it cannot be parsed: whoever forwarded the request wrote it, and a trace begins anew then (W3C Trace
+    Context, "A traceparent is Received")."""
+    return traceparent if parse(traceparent) is not None else None
 
 
 def _deadline(text: str | None) -> float | None:
