@@ -229,8 +229,8 @@ def test_several_files_and_no_words(tmp_path: Path) -> None:
     images, sounds = [tmp_path / f"{n}.png" for n in range(2)], [tmp_path / f"{n}.wav" for n in range(2)]
     for image in images:
         noise(64, 64).save(image)
-    for sound in sounds:
-        soundfile.write(sound, np.zeros(16_000), 16_000)
+    for path in sounds:
+        soundfile.write(path, np.zeros(16_000), 16_000)
     files = [part for image in images for part in ("--image", str(image))]
     files += [part for sound in sounds for part in ("--audio", str(sound))]
     done = omnizmq("chat", "", *files, "--json", "--max-tokens", "5")

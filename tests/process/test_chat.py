@@ -139,7 +139,6 @@ class TestAnswers:
         assert done.returncode == 0
         assert done.stderr == "note from thinker: nothing to say: the prompt has no words\n"
 
-
     def test_files_need_no_words_beside_them(self) -> None:
         """Given on a terminal, piped, or not at all."""
         for words in ("", "-", None):
