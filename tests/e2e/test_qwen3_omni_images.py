@@ -23,6 +23,7 @@ from support.qwen3_omni import GREEDY, NAMES, Made, Reference, Stages, make, rec
 from omnizmq.errors import InvalidRequestError, LaunchError, StageError
 from omnizmq.protocol import AudioPart, ImagePart, Message, Prompt, TextPart
 from omnizmq.workers.engine import Engine, EngineRequest
+from omnizmq.workers.engines.hf.checkpoint import INDEX
 from omnizmq.workers.engines.qwen3_omni import tiny
 from omnizmq.workers.engines.qwen3_omni.rows import tokens_chunk
 
@@ -293,6 +294,15 @@ class TestLoading:
     ) -> None:
         with pytest.raises(LaunchError, match=line):
             make("thinker", configured(checkpoint, tmp_path, **values))
+
+    def test_without_a_vision_encoder_its_tensors_are_named(self, checkpoint: Path, tmp_path: Path) -> None:
+        copy = configured(checkpoint, tmp_path)
+        index = json.loads((copy / INDEX).read_bytes())["weight_map"]
+        left = {name: shard for name, shard in index.items() if not name.startswith("thinker.visual.")}
+        assert len(left) < len(index)
+        (copy / INDEX).write_text(json.dumps({"weight_map": left}))
+        with pytest.raises(LaunchError, match=r"the checkpoint lacks model\.visual\..* and \d+ more"):
+            make("thinker", copy)
 
     def test_without_a_preprocessor_it_is_said_so(self, checkpoint: Path, tmp_path: Path) -> None:
         copy = configured(checkpoint, tmp_path)
