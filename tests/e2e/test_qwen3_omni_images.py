@@ -23,6 +23,7 @@ from support.qwen3_omni import GREEDY, NAMES, Made, Reference, Stages, make, rec
 from omnizmq.errors import InvalidRequestError, LaunchError, StageError
 from omnizmq.protocol import AudioPart, ImagePart, Message, Prompt, TextPart
 from omnizmq.workers.engine import Engine, EngineRequest
+from omnizmq.workers.engines.hf.checkpoint import INDEX
 from omnizmq.workers.engines.qwen3_omni import tiny
 from omnizmq.workers.engines.qwen3_omni.rows import tokens_chunk
 
@@ -238,7 +239,8 @@ class TestRefusals:
             (asked("?", file(noise(80, 80))[:300]), "an image is damaged"),
             (asked("?", noise(1, 300)), "an image of 1 x 300 pixels is too long: one side may be 200 times the other"),
             (asked("?", noise(400, 320)), "an image of 400 x 320 pixels takes 120 tokens: a slot holds 100, text and"),
-            (asked("?", *[noise(256, 224)] * 2), "the prompt's 2 images take 112 tokens together: a slot holds 100"),
+            (asked("?", *[noise(256, 224)] * 2), "2 of the prompt's 2 images take 112 tokens: a slot holds 100"),
+            (asked("?", *[SMALL] * 17, b"nonsense"), "17 of the prompt's 18 images take 102 tokens: a slot holds 100"),
             (asked("?", noise(320, 310)), r"the prompt has 11\d tokens: a slot holds 100"),
             (asked("<|image_pad|>"), "the prompt has 1 placeholders of images, and 0 images"),
             (asked("<|image_pad|>", WIDE), "the prompt has 2 placeholders of images, and 1 images"),
@@ -293,6 +295,15 @@ class TestLoading:
     ) -> None:
         with pytest.raises(LaunchError, match=line):
             make("thinker", configured(checkpoint, tmp_path, **values))
+
+    def test_without_a_vision_encoder_its_tensors_are_named(self, checkpoint: Path, tmp_path: Path) -> None:
+        copy = configured(checkpoint, tmp_path)
+        index = json.loads((copy / INDEX).read_bytes())["weight_map"]
+        left = {name: shard for name, shard in index.items() if not name.startswith("thinker.visual.")}
+        assert len(left) < len(index)
+        (copy / INDEX).write_text(json.dumps({"weight_map": left}))
+        with pytest.raises(LaunchError, match=r"the checkpoint lacks model\.visual\..* and \d+ more"):
+            make("thinker", copy)
 
     def test_without_a_preprocessor_it_is_said_so(self, checkpoint: Path, tmp_path: Path) -> None:
         copy = configured(checkpoint, tmp_path)

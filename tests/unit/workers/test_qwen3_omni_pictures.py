@@ -106,6 +106,7 @@ def test_of_an_animation_its_first_frame_is_seen() -> None:
         (file(noise(80, 80), "JPEG")[:900], "an image is damaged: "),
         (file(noise(80, 80), "WEBP")[:300], "an image "),
     ],
+    ids=["nothing", "nonsense", "GIF", "TIFF", "a PNG cut off", "a JPEG cut off", "a WebP cut off"],
 )
 def test_what_is_no_image_is_refused_in_one_line(data: bytes, line: str) -> None:
     with pytest.raises(InvalidRequestError, match=line) as refused:

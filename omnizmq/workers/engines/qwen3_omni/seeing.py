@@ -43,8 +43,7 @@ class Seeing:
     def patches(self, files: Sequence[bytes]) -> Patches:
         """Raises `InvalidRequestError` for what cannot be read or is too large, by the headers of all, before one is
         decoded."""
-        images = [picture.opened(data) for data in files]
-        self._check_headers(images)
+        images = self._opened(files)
         made = [self._of(image) for image in images]
         return Patches(torch.cat([values for values, _ in made]), [grid for _, grid in made])
 
@@ -55,19 +54,21 @@ class Seeing:
         ((_, rows, columns),) = made["image_grid_thw"].tolist()
         return made["pixel_values"], (rows // self._merged, columns // self._merged)
 
-    def _check_headers(self, images: Sequence[Image.Image]) -> None:
-        counts = [self._tokens(*image.size) for image in images]
-        for image, count in zip(images, counts, strict=True):
+    def _opened(self, files: Sequence[bytes]) -> list[Image.Image]:
+        """None of them decoded; no more than a slot holds, since some formats take memory as they are opened."""
+        images, total = [], 0
+        for data in files:
+            image = picture.opened(data)
+            images.append(image)
+            count = self._tokens(*image.size)
+            total += count
             if count > self._most:
-                raise InvalidRequestError(
-                    f"an image of {_size(image)} takes {count} tokens: a slot holds {self._most}, text and answer "
-                    "included. Make it smaller"
-                )
-        if sum(counts) > self._most:
-            raise InvalidRequestError(
-                f"the prompt's {len(images)} images take {sum(counts)} tokens together: a slot holds {self._most}, "
-                "text and answer included"
-            )
+                what = f"an image of {image.width} x {image.height} pixels takes {count} tokens"
+            else:
+                what = f"{len(images)} of the prompt's {len(files)} images take {total} tokens"
+            if total > self._most:
+                raise InvalidRequestError(f"{what}: a slot holds {self._most}, text and answer included")
+        return images
 
     def _tokens(self, width: int, height: int) -> int:
         """Before it is decoded; turned upright it has as many."""
@@ -77,15 +78,11 @@ class Seeing:
             )
         try:
             patches: int = self._processor.get_number_of_image_patches(height, width)
-        except ValueError:  # the library's own limit of 200, which it has a right to change
+        except ValueError:  # the library's own limit
             raise InvalidRequestError(
                 f"an image of {width} x {height} pixels is too long: one side may be 200 times the other"
             ) from None
         return patches // self._merged**2
-
-
-def _size(image: Image.Image) -> str:
-    return f"{image.width} x {image.height} pixels"
 
 
 def _check_sizes(processor: Any, vision_config: Any, checkpoint: Checkpoint) -> None:
