@@ -46,11 +46,16 @@ describe("a deployment with keys and room for one", () => {
 
   test("401: the page asks for a key, and goes on with it", async () => {
     const page = await paged(browser, deployment.url);
-    assert.match(await problem(page), /wants an API key/);
+    assert.equal(await problem(page), "The server wants an API key.");
     assert.equal(await page.evaluate(() => document.activeElement.id), "key");
+    assert.equal(await page.locator("#status").textContent(), "Not connected.");
+    await page.locator("#text").fill("kept");
+    await page.locator("#text").press("Enter"); // there is nobody to ask
+    assert.equal(await page.locator("#text").inputValue(), "kept");
+    assert.equal(await page.locator(".turn").count(), 0);
     await page.locator("#key").fill("key of bob");
     await page.keyboard.press("Enter");
-    await page.waitForFunction(() => document.getElementById("status").textContent === "Not connected.");
+    await page.waitForFunction(() => /not one of its keys/.test(document.getElementById("problem").textContent));
     await page.locator("#key").fill("key of ann");
     await page.keyboard.press("Enter");
     await ask(page, "one two");
@@ -64,7 +69,10 @@ describe("a deployment with keys and room for one", () => {
 
   test("401 on the page of the deployment", async () => {
     const page = await paged(browser, `${deployment.url}/deployment`);
-    assert.match(await problem(page), /wants an API key/);
+    assert.equal(await problem(page), "The server wants an API key.");
+    await page.locator("#key").fill("key of bob");
+    await page.getByRole("button", { name: "Use this key" }).click();
+    await page.waitForFunction(() => /not one of its keys/.test(document.getElementById("problem").textContent));
     await page.locator("#key").fill("key of ann");
     await page.getByRole("button", { name: "Use this key" }).click();
     await page.waitForSelector("#replicas tr");
@@ -111,6 +119,41 @@ test("a request that fails in its middle: what had come stays, and why it failed
   }
 });
 
+test("a server that does not answer yet: the pages ask it again, and words wait for it", async () => {
+  const deployment = await launched("synthetic");
+  try {
+    const context = await browser.newContext();
+    let release;
+    const typed = new Promise((is) => (release = is));
+    const lost = { "/v1/models": 0, "/openapi.json": 0 };
+    await context.route(/\/v1\/models$|\/openapi\.json$/, async (route) => {
+      const { pathname } = new URL(route.request().url());
+      if (pathname === "/v1/models") await typed;
+      lost[pathname] += 1;
+      await (lost[pathname] > 2 ? route.continue() : route.abort());
+    });
+    const page = await paged(context, deployment.url);
+    await page.locator("#text").fill("one two");
+    await page.locator("#text").press("Enter");
+    assert.equal(await page.locator("#text").inputValue(), "one two");
+    release();
+    assert.match(await problem(page), /does not answer/);
+    await page.waitForSelector("#send:enabled");
+    assert.equal(await page.locator("#problem").isVisible(), false);
+    await page.locator("#text").press("Enter");
+    await page.waitForFunction(() => document.getElementById("status").textContent.startsWith("Answered"));
+    const docs = await paged(context, `${deployment.url}/docs`);
+    assert.match(await problem(docs), /does not answer/);
+    await docs.waitForSelector("#ChatBody");
+    assert.equal(await docs.locator("#problem").isVisible(), false);
+    await closed(page);
+    await closed(docs);
+    await context.close();
+  } finally {
+    await deployment.stop();
+  }
+});
+
 test("a server that is gone: in the middle of an answer, and before one", async () => {
   const deployment = await launched("synthetic", SLOW);
   try {
@@ -119,8 +162,8 @@ test("a server that is gone: in the middle of an answer, and before one", async 
     await board.waitForSelector("#replicas tr");
     await ask(page, WORDS);
     await page.waitForFunction(() => document.querySelector(".turn.assistant")?.textContent.includes("word word"));
-    deployment.child.kill("SIGKILL"); // the bridge ends with it
-    assert.match(await problem(page), /./);
+    deployment.child.kill("SIGKILL"); // the bridge ends with it, and may say so before
+    assert.match(await problem(page), /does not answer|router is gone/);
     await ask(page, "one two");
     await page.waitForFunction(() => /does not answer/.test(document.getElementById("problem").textContent));
     assert.equal(await page.locator("#text").inputValue(), "one two");

@@ -79,7 +79,7 @@ async function refused(answer) {
 }
 
 function told(status, message) {
-  if (status === 401) return "The server wants an API key, and this is not one of its keys.";
+  if (status === 401) return `The server wants an API key${key() ? ", and this is not one of its keys" : ""}.`;
   if (status === 429) return `The server has no room at present: ${message}. Ask again in a moment.`;
   return message;
 }

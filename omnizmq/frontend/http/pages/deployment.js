@@ -1,27 +1,21 @@
 // The page that shows the deployment: replicas, requests, rings.
 
 import { get, keepKey, key } from "/pages/api.js";
-import { element, time } from "/pages/timeline.js";
+import { at, complain, element, pause, row, time } from "/pages/dom.js";
 
 const EVERY_MS = 1000;
 const LATENCIES = { first_text_s: "to its first text", first_audio_s: "to its first sound", duration_s: "to its end" };
-const at = (id) => document.getElementById(id);
 
 async function refresh() {
   if (document.hidden) return;
   try {
     show(await get("/v1/deployment"));
-    at("problem").hidden = true;
+    complain(null);
     at("locked").hidden = true;
   } catch (problem) {
-    say(problem);
+    complain(problem);
+    if (problem.status === 401) at("locked").hidden = false;
   }
-}
-
-function say(problem) {
-  if (at("problem").textContent !== problem.message) at("problem").textContent = problem.message;
-  at("problem").hidden = false;
-  if (problem.status === 401) at("locked").hidden = false;
 }
 
 function show(status) {
@@ -89,14 +83,6 @@ function ring(one) {
   return row(one.edge.replace("->", " → "), [element("td", "", one.replica), used, bytes, beside]);
 }
 
-function row(name, cells) {
-  const made = element("tr");
-  const head = element("th", "", name);
-  head.scope = "row";
-  made.append(head, ...cells);
-  return made;
-}
-
 function number(value) {
   return element("td", "number", String(value));
 }
@@ -114,5 +100,5 @@ at("key").value = key();
 document.addEventListener("visibilitychange", refresh);
 for (;;) {
   await refresh();
-  await new Promise((wake) => setTimeout(wake, EVERY_MS));
+  await pause(EVERY_MS);
 }

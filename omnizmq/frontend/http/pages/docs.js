@@ -1,8 +1,9 @@
 // The page that shows the API: each path of the OpenAPI document, and each object that goes in or out.
 
 import { get } from "/pages/api.js";
-import { element } from "/pages/timeline.js";
+import { at, complain, element, pause, row } from "/pages/dom.js";
 
+const EVERY_MS = 2000;
 const SCHEMAS = "#/components/schemas/";
 const LIMITS = {
   minimum: "at least",
@@ -14,7 +15,6 @@ const LIMITS = {
   minItems: "items, at least",
   maxItems: "items, at most",
 };
-const at = (id) => document.getElementById(id);
 
 function show(api) {
   at("version").textContent = api.info.version;
@@ -29,12 +29,12 @@ function shown(name, operation) {
   const card = element("section", "card");
   card.append(element("h2", "", name), element("p", "", plain(operation.summary)));
   const parameters = (operation.parameters ?? []).map((one) =>
-    row(one.name, [kind(one.schema), about(one, one.required ? ["required"] : [])]),
+    cells(one.name, kind(one.schema), about(one, one.required ? ["required"] : [])),
   );
   if (parameters.length) card.append(table(["Header or part", "Type", "About"], parameters));
   const body = operation.requestBody?.content["application/json"]?.schema;
-  if (body) card.append(line("Body: ", kind(body)));
-  const answers = Object.entries(operation.responses).map(([status, answer]) => row(status, [answer.description]));
+  if (body) card.append(within("p", "Body: ", kind(body)));
+  const answers = Object.entries(operation.responses).map(([status, answer]) => cells(status, answer.description));
   card.append(table(["Status", "About"], answers));
   return card;
 }
@@ -46,7 +46,7 @@ function object(name, schema) {
   if (schema.description) card.append(element("p", "", plain(schema.description)));
   const required = new Set(schema.required);
   const fields = Object.entries(schema.properties ?? {}).map(([field, inner]) =>
-    row(field, [kind(inner), about(inner, required.has(field) ? ["required"] : byDefault(inner))]),
+    cells(field, kind(inner), about(inner, required.has(field) ? ["required"] : byDefault(inner))),
   );
   card.append(table(["Field", "Type", "About"], fields));
   return card;
@@ -109,24 +109,29 @@ function table(heads, rows) {
   return made;
 }
 
-function row(name, cells) {
-  const made = element("tr");
-  const head = element("th", "", name);
-  head.scope = "row";
-  made.append(head, ...cells.map((cell) => line("", cell ?? "", "td")));
-  return made;
+function cells(name, ...inner) {
+  return row(name, inner.map((one) => within("td", one ?? "")));
 }
 
-function line(text, inner, tag = "p") {
+/** A text or an element, in an element of its own. */
+function within(tag, ...inner) {
   const made = element(tag);
-  made.append(text, inner);
+  made.append(...inner);
   return made;
 }
 
-try {
-  show(await get("/openapi.json"));
-  if (location.hash) at(location.hash.slice(1))?.scrollIntoView();
-} catch (problem) {
-  at("problem").textContent = problem.message;
-  at("problem").hidden = false;
+/** The document, once the server gives it. */
+async function asked() {
+  for (;;) {
+    try {
+      return await get("/openapi.json");
+    } catch (problem) {
+      complain(problem);
+    }
+    await pause(EVERY_MS);
+  }
 }
+
+show(await asked());
+complain(null);
+if (location.hash) at(location.hash.slice(1))?.scrollIntoView();

@@ -1,10 +1,11 @@
 // The page where one talks with the deployment: asks, shows and plays the answer as it comes, and stops it.
 
 import { Problem, ask, events, get, keepKey, key } from "/pages/api.js";
+import { at, complain, element, say, time } from "/pages/dom.js";
 import { Player, WavStream } from "/pages/sound.js";
-import { Timeline, element, time } from "/pages/timeline.js";
+import { Timeline } from "/pages/timeline.js";
 
-const at = (id) => document.getElementById(id);
+const AGAIN_MS = 2000;
 const player = new Player();
 const timeline = new Timeline({
   stages: at("stages"),
@@ -13,21 +14,28 @@ const timeline = new Timeline({
   id: at("id"),
 });
 let model = null;
+let again = 0; // the timer that asks for it once more
 let turns = []; // as the API has messages
 let running = null; // what ends the request under way
 
+/** Finds out what is served; asks on until the server answers, or wants a key. */
 async function begin() {
+  clearTimeout(again);
   try {
     [model] = (await get("/v1/models")).data;
   } catch (problem) {
+    if (model !== null) return; // asked once more meanwhile, with a key
     show(problem);
-    say("Not connected.");
+    const locked = problem.status === 401;
+    if (!locked) again = setTimeout(begin, AGAIN_MS);
+    tell(locked ? "Not connected." : "Not connected, asking again …");
     return;
   }
+  show(null);
   at("model").textContent = model.id;
   at("locked").hidden = !key();
   offer();
-  say("Ready.");
+  tell("Ready.");
   settle();
 }
 
@@ -41,7 +49,7 @@ function offer() {
 
 async function submit() {
   const words = at("text").value.trim();
-  if (!words || running !== null) return;
+  if (!words || model === null || running !== null) return;
   player.stop();
   show(null);
   running = new AbortController();
@@ -73,7 +81,7 @@ async function hear(text, signal) {
   const begun = performance.now();
   const seen = { text: null, sound: null };
   const id = name();
-  say("Asking …");
+  tell("Asking …");
   timeline.follow(id, begun, () => running?.signal === signal);
   const answer = await ask("/v1/chat/completions", { body: body(), headers: { "x-request-id": id }, signal });
   const wav = new WavStream();
@@ -91,9 +99,9 @@ async function hear(text, signal) {
       player.add(wav.add(delta.audio.data), wav.rate);
       watch();
     }
-    say(progress("Answering", seen));
+    tell(progress("Answering", seen));
   }
-  say(progress(`Answered in ${time(performance.now() - begun)}`, seen));
+  tell(progress(`Answered in ${time(performance.now() - begun)}`, seen));
 }
 
 /** By which the request can be found before its answer begins. */
@@ -120,7 +128,7 @@ function progress(what, seen) {
 function failed(problem) {
   player.stop();
   const stopped = problem.name === "AbortError";
-  say(stopped ? "Stopped." : "The request failed.");
+  tell(stopped ? "Stopped." : "The request failed.");
   if (!stopped) show(problem);
   return false;
 }
@@ -156,14 +164,13 @@ function scroll() {
   at("turns").scrollTop = at("turns").scrollHeight;
 }
 
-function say(text) {
-  if (at("status").textContent !== text) at("status").textContent = text;
+function tell(text) {
+  say("status", text);
 }
 
 function show(problem) {
   if (problem !== null && !(problem instanceof Problem)) throw problem;
-  at("problem").hidden = problem === null;
-  at("problem").textContent = problem?.message ?? "";
+  complain(problem);
   if (problem?.status === 401) {
     at("locked").hidden = false;
     at("key").focus();

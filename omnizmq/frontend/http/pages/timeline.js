@@ -1,6 +1,7 @@
 // A request's stages as bars, from the document that `omnizmq trace --json` gives.
 
 import { get } from "/pages/api.js";
+import { element, pause, time } from "/pages/dom.js";
 
 const EVERY_MS = 250;
 const MISSES = 8; // what has ended is for a moment neither live nor stored; what was refused is never known
@@ -25,7 +26,7 @@ export class Timeline {
       if (trace === null) missed += live() ? 0 : 1;
       else this.show(trace, performance.now() - begun);
       if (trace?.state === "ended") return;
-      await new Promise((wake) => setTimeout(wake, EVERY_MS));
+      await pause(EVERY_MS);
     }
     this.elements.verdict.textContent = "Nothing is known of it: it never began, or is not traced.";
   }
@@ -89,17 +90,4 @@ function told(stage) {
 
 function first(stage) {
   return stage.first_output_ms === null ? "" : `first output ${time(stage.first_output_ms)}, `;
-}
-
-/** Milliseconds, as a reader has them. */
-export function time(ms) {
-  return ms < 1000 ? `${Math.round(ms)} ms` : `${(ms / 1000).toFixed(1)} s`;
-}
-
-/** An element with a class and a text. */
-export function element(tag, kind = "", text = "") {
-  const made = document.createElement(tag);
-  if (kind) made.className = kind;
-  if (text) made.textContent = text;
-  return made;
 }
