@@ -189,7 +189,7 @@ class RouterConfig(Section, frozen=True):
     """Requests waiting for a replica; beyond it, new ones are refused with `overloaded` (B1)."""
 
     max_prompt_bytes: MessageBytes = 4 << 20
-    """A larger prompt is refused with `invalid_request`."""
+    """A larger prompt is refused with `prompt_too_large`."""
 
     relay_max_bytes: MessageBytes = 32 << 20
     """A stage whose output over a relay edge is larger fails with `stage_error`."""

@@ -34,6 +34,13 @@ class InvalidRequestError(OmnizmqError):
     http_status = 400
 
 
+class PromptTooLargeError(InvalidRequestError):
+    """A prompt of more bytes than the deployment takes (`router.max_prompt_bytes`)."""
+
+    code = "prompt_too_large"
+    http_status = 413
+
+
 class ConfigError(OmnizmqError):
     """A configuration that cannot be used. The message names file, key, value and what would be accepted."""
 
@@ -146,6 +153,7 @@ BY_CODE: dict[str, type[OmnizmqError]] = {
     for cls in (
         OmnizmqError,
         InvalidRequestError,
+        PromptTooLargeError,
         ConfigError,
         NotFoundError,
         SlowReaderError,

@@ -18,7 +18,7 @@ from typing import Any, Self
 import msgspec
 
 from omnizmq import protocol as wire
-from omnizmq.errors import InvalidRequestError, OmnizmqError, ProtocolError, RouterLostError
+from omnizmq.errors import InvalidRequestError, OmnizmqError, PromptTooLargeError, ProtocolError, RouterLostError
 from omnizmq.frontend.core import Answer, ClientTable, Connected, Credit, OutputKind, Rejected, Signal, Wake
 from omnizmq.frontend.link import Watch, locate
 from omnizmq.frontend.orders import ORDER_TIMEOUT_S, Action, make_order
@@ -211,7 +211,7 @@ class AsyncClient:
         checked = as_prompt(prompt)
         size, limit = checked.size(), self._welcomed().max_prompt_bytes
         if size > limit:
-            raise InvalidRequestError(
+            raise PromptTooLargeError(
                 f"the prompt has {size} bytes; this deployment takes at most {limit} (router.max_prompt_bytes)"
             )
         if isinstance(modalities, str):

@@ -10,7 +10,7 @@ import math
 
 from omnizmq import protocol as wire
 from omnizmq.config import RouterConfig
-from omnizmq.errors import DeadlineExceededError, InvalidRequestError
+from omnizmq.errors import DeadlineExceededError, InvalidRequestError, PromptTooLargeError
 from omnizmq.pipeline import Pipeline, Plan
 from omnizmq.trace import context
 
@@ -42,7 +42,7 @@ def _check_prompt(prompt: wire.Prompt, limits: RouterConfig) -> None:
         raise InvalidRequestError(f"the prompt has {given} forms: one of text, messages or token ids was expected")
     size = prompt.size()
     if size > limits.max_prompt_bytes:
-        raise InvalidRequestError(
+        raise PromptTooLargeError(
             f"the prompt has {size} bytes; this deployment takes at most {limits.max_prompt_bytes} "
             "(router.max_prompt_bytes)"
         )

@@ -9,7 +9,7 @@ import time
 from contextlib import suppress
 from typing import Any, NamedTuple
 
-from omnizmq.errors import OmnizmqError
+from omnizmq.errors import NotFoundError, OmnizmqError
 from omnizmq.trace.finding import Found, Store, again
 from omnizmq.trace.store import Traced
 from omnizmq.trace.summary import summarize
@@ -78,7 +78,8 @@ def _written(found: Found, until: float) -> Found:
 
 def unwritten(store: Store, live: dict[str, Any]) -> Found:
     """A request of which the trace has no row, because none could be written or none has been yet. `live`: what its
-    router says of it."""
-    assert store.pid is not None
+    router says of it. Raises `NotFoundError` where its deployment has ended meanwhile."""
+    if store.pid is None:
+        raise NotFoundError(f"deployment {store.name!r} has ended meanwhile")
     about = Traced(live["request_id"], live["external_id"], time.time_ns(), store.pid, ended=False)
     return Found(store, about, [])

@@ -75,9 +75,11 @@ def test_what_is_wrong_with_the_request_is_told_once() -> None:
         with pytest.raises(openai.NotFoundError) as caught:
             caller.client.get("/nothing", cast_to=object)
         assert caught.value.code == "not_found"
+        assert 'there is no "/v1/nothing"; paths are /v1/chat/completions, ' in caught.value.message
         with pytest.raises(openai.APIStatusError) as wrong:
             caller.client.get("/chat/completions", cast_to=object)
         assert (wrong.value.status_code, wrong.value.code) == (405, "method_not_allowed")
+        assert wrong.value.message.endswith('"/v1/chat/completions" does not take "GET": POST was expected')
 
 
 def test_whose_key_is_none_of_these() -> None:
@@ -103,6 +105,15 @@ def test_what_is_too_large() -> None:
         with pytest.raises(openai.APIStatusError, match=r"have 4 s: 2\.5 s are taken") as caught:
             caller.chat(**two)
         assert caught.value.param == "messages[0].content[2].input_audio.data"
+
+
+def test_a_prompt_that_is_too_large() -> None:
+    with calling(*ECHO, "router.max_prompt_bytes=100") as (_, caller):
+        large = [{"role": "user", "content": "x" * 101}]
+        assert caller.refused(openai.APIStatusError, **{**BODY, "messages": large}) == (413, "prompt_too_large", 1)
+        with pytest.raises(openai.APIStatusError, match=r"has 101 bytes; .* at most 100 \(router\.max_prompt_bytes\)"):
+            caller.client.audio.speech.create(model="synthetic", voice="alloy", input="x" * 101)
+        assert caller.chat(**BODY).choices[0].message.content == "one two three"
 
 
 def asked_about(sounds: int) -> dict[str, Any]:
@@ -230,7 +241,9 @@ def test_f6_a_bridge_ends_with_its_router() -> None:
     ("path", "expected"), [("/deployment", (503, "router_lost", 1)), ("/broken", (500, "internal_error", 1))]
 )
 def test_f6_one_that_has_lost_its_router_or_its_way_says_so(path: str, expected: tuple[int, str, int]) -> None:
-    """The application in this process, since the bridge's own does not outlive its router."""
+    """The application in this process, since the bridge's own does not outlive its router. Such an answer is counted,
+    and can be read by a page of another origin, as every answer."""
+    origin = "https://example.org"
 
     async def broken() -> None:
         raise KeyError("nobody expected this")
@@ -238,7 +251,8 @@ def test_f6_one_that_has_lost_its_router_or_its_way_says_so(path: str, expected:
     async def scenario(running: Running) -> tuple[int, Any, int]:
         client = AsyncClient.connect(running.name, operator=True)
         async with client:
-            made = app.make(Service(client, Settings()))
+            service = Service(client, Settings(cors_origins=[origin]))
+            made = app.make(service)
             made.add_api_route("/v1/broken", broken)
         came: list[httpx.Response] = []
 
@@ -246,11 +260,16 @@ def test_f6_one_that_has_lost_its_router_or_its_way_says_so(path: str, expected:
             came.append(answer)
 
         transport = httpx.ASGITransport(made, raise_app_exceptions=False)
-        inside = httpx.AsyncClient(transport=transport, event_hooks={"response": [count]})
+        hooks: Any = {"response": [count]}
+        inside = httpx.AsyncClient(transport=transport, event_hooks=hooks, headers={"origin": origin})
         async with openai.AsyncOpenAI(base_url="http://inside/v1", api_key="none", http_client=inside) as asking:
             with pytest.raises(openai.InternalServerError) as caught:
                 await asking.get(path, cast_to=object)
-        return caught.value.status_code, caught.value.code, len(came)
+        status = caught.value.status_code
+        counted = f'omnizmq_http_answers_total{{path="/v1{path}",status="{status}"}} 1.0'
+        assert counted in service.metrics.exposition(None, 0).decode()
+        assert came[0].headers["access-control-allow-origin"] == origin
+        return status, caught.value.code, len(came)
 
     with launched("synthetic") as running:
         assert asyncio.run(scenario(running)) == expected

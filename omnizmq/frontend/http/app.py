@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Sequence
 from typing import Any
 
@@ -22,9 +21,8 @@ from omnizmq.frontend.http.limits import BodyLimit
 from omnizmq.frontend.http.problems import ABORTED, BridgeError, body
 from omnizmq.frontend.http.sending import answered, failed
 from omnizmq.frontend.http.service import Service
-from omnizmq.frontend.http.traffic import Counted
-
-log = logging.getLogger(__name__)
+from omnizmq.frontend.http.traffic import Counted, Guarded
+from omnizmq.tables import shown
 
 
 class _App(FastAPI):
@@ -51,11 +49,15 @@ def make(service: Service) -> FastAPI:
     app.add_exception_handler(RequestValidationError, _invalid)
     app.add_exception_handler(HTTPException, _refused)
     app.add_exception_handler(CallerGoneError, _gone)
-    app.add_exception_handler(Exception, _unexpected)
+    app.add_middleware(Guarded)  # the innermost
     app.add_middleware(BodyLimit, max_bytes=service.settings.max_body_mib << 20)
     if service.settings.cors_origins:
         app.add_middleware(
-            CORSMiddleware, allow_origins=service.settings.cors_origins, allow_methods=["*"], allow_headers=["*"]
+            CORSMiddleware,
+            allow_origins=service.settings.cors_origins,
+            allow_methods=["*"],
+            allow_headers=["*"],
+            expose_headers=["x-request-id", "x-should-retry", "retry-after"],
         )
     app.add_middleware(Counted, answered=service.metrics.answered)
     return app
@@ -101,7 +103,7 @@ _UNREADABLE: dict[type, str] = {
 """What the framework found when it read the body."""
 
 
-async def _refused(_: Request, error: Exception) -> Response:
+async def _refused(request: Request, error: Exception) -> Response:
     """No such path or method, or a body that is too large or cannot be read."""
     assert isinstance(error, HTTPException)
     if error.status_code == 400:
@@ -110,18 +112,21 @@ async def _refused(_: Request, error: Exception) -> Response:
         error.status_code, "invalid_request"
     )
     headers = {"x-should-retry": "false", **(error.headers or {})}
-    return answered(body(error.status_code, code, str(error.detail)), status=error.status_code, headers=headers)
+    return answered(body(error.status_code, code, _refusal(request, error)), status=error.status_code, headers=headers)
+
+
+def _refusal(request: Request, error: HTTPException) -> str:
+    path = shown(request.url.path)
+    if error.status_code == 404:
+        return f"there is no {path}; paths are {', '.join(request.app.openapi()['paths'])}"
+    if error.status_code == 405:
+        return f"{path} does not take {shown(request.method)}: {(error.headers or {})['Allow']} was expected"
+    return str(error.detail)
 
 
 async def _gone(_: Request, __: Exception) -> Response:
     """Nobody reads it; it is for the log."""
     return Response(status_code=ABORTED)
-
-
-async def _unexpected(request: Request, error: Exception) -> Response:
-    log.error("%s %s failed", request.method, request.url.path, exc_info=error)
-    text = f"the bridge failed on this request: {type(error).__name__}; its log says more"
-    return answered(body(500, "internal_error", text), status=500, headers={"x-should-retry": "false"})
 
 
 def _path(where: Sequence[Any]) -> str:

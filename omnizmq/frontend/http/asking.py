@@ -11,7 +11,6 @@ from typing import Any
 from omnizmq.frontend.http.hearing import check_sounds
 from omnizmq.frontend.http.problems import BridgeError
 from omnizmq.frontend.http.schema import (
-    AudioOut,
     AudioPart,
     ChatBody,
     ImagePart,
@@ -39,6 +38,9 @@ OPENAI_VOICES = {
 }
 OPENAI_VOICES |= {"verse", "default"}
 """Names that OpenAI's clients send unless told otherwise: here they mean the default voice."""
+
+SPEED = "talker.speed"
+"""The parameter that takes the speed of speech, unless the deployment has another."""
 
 
 @dataclass(frozen=True)
@@ -82,7 +84,7 @@ class Asking:
         first = self.text_stage or next(iter(self._stages))
         for name, value in self._sampling(body).items():
             _put(params, first, name, value, name)
-        if "audio" in wanted and body.audio is not None:
+        if body.audio is not None:
             check_format(body.audio.format, formats(), "audio.format")
             self._voice(params, body.audio.voice, "audio.voice")
         return Asked(prompt, wanted, params)
@@ -100,7 +102,7 @@ class Asking:
             stage, _, parameter = say.partition(".")
             _put(params, stage, parameter, body.input, "input")
         if body.speed != 1:
-            stage, _, parameter = self._settings.speed_to.partition(".")
+            stage, _, parameter = (self._settings.speed_to or SPEED).partition(".")
             if stage not in self._stages:
                 raise _bad("speed: this deployment speaks at its own, 1", "speed")
             _put(params, stage, parameter, body.speed, "speed")
@@ -114,15 +116,18 @@ class Asking:
             raise BridgeError(404, "model_not_found", text, "model")
 
     def _voice(self, params: dict[str, dict[str, Any]], voice: str | Voice, where: str) -> None:
-        """Into the parameters."""
+        """Into the parameters. A name that means the default voice yields to what they have already."""
         name = voice.id if isinstance(voice, Voice) else voice
         voices = self._settings.voices
-        if name in voices:
-            stage, _, parameter = self._settings.voice_to.partition(".")
-            _put(params, stage, parameter, name, where)
+        stage, _, parameter = self._settings.voice_to.partition(".")
+        chosen = next((known for known in voices if known.lower() == name.lower()), None)
+        if chosen is not None:
+            _put(params, stage, parameter, chosen, where)
         elif name.lower() not in OPENAI_VOICES:
             known = f"voices are {', '.join(voices)}, and " if voices else "the one voice is "
             raise _bad(f"there is no voice {name!r}; {known}'default'", where)
+        elif voices:
+            params.setdefault(stage, {}).setdefault(parameter, voices[0])
 
     def _wanted(self, body: ChatBody) -> list[str]:
         """Text comes along with sound: it is the transcript."""
@@ -194,11 +199,6 @@ class Asking:
         if not head.startswith("data:image/") or not head.endswith(";base64") or not comma:
             raise _bad(f"{where}: a data: URL such as data:image/png;base64,… was expected: nothing is fetched", where)
         return _decoded(data, where)
-
-
-def output_format(audio: AudioOut | None) -> str:
-    """What the caller hears."""
-    return "wav" if audio is None else audio.format
 
 
 def _put(params: dict[str, dict[str, Any]], stage: str, name: str, value: Any, where: str) -> None:

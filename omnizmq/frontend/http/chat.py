@@ -11,7 +11,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from omnizmq.frontend.http.answer import Head, Streamed, Whole
-from omnizmq.frontend.http.asking import Asked, output_format
+from omnizmq.frontend.http.asking import Asked
 from omnizmq.frontend.http.described import GENERATING, HEADERS, refusals
 from omnizmq.frontend.http.gone import while_connected
 from omnizmq.frontend.http.schema import ChatBody
@@ -34,7 +34,7 @@ def routes(service: Service) -> APIRouter:
     async def chat(body: ChatBody, request: Request) -> Response:
         caller = service.caller(request)
         asked = service.asking.chat(body, lambda id_: service.transcripts.of(caller.owner, id_, now()))
-        encoder = Encoder(output_format(body.audio), streamed=body.stream) if "audio" in asked.modalities else None
+        encoder = Encoder(body.audio.format, streamed=body.stream) if body.audio is not None else None
         answer = _Answer(service, asked, caller, encoder, body.metadata)
         if body.stream:
             include_usage = body.stream_options is not None and body.stream_options.include_usage

@@ -54,7 +54,7 @@ def _header(name: str, about: str, **schema: Any) -> dict[str, Any]:
         "in": "header",
         "required": False,
         "description": about,
-        "schema": {"type": "string", **schema},
+        "schema": schema,
     }
 
 

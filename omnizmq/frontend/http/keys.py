@@ -39,6 +39,7 @@ class Keys:
         """A request of the owner. Others may call one of theirs by the same external id."""
         for id_ in (request_id, external_id):
             self._requests[owner, id_] = request_id
+            self._requests.move_to_end((owner, id_))
         while len(self._requests) > KEPT:
             self._requests.popitem(last=False)
 

@@ -28,7 +28,7 @@ class Playback:
 
 
 class Measured:
-    """One request, from its being asked on. None: it has not come."""
+    """One request, from its being asked on. None: it has not come. `duration_s`: once it has ended."""
 
     def __init__(self, now_s: float) -> None:
         self._asked_s = now_s
@@ -36,7 +36,7 @@ class Measured:
         self.first_text_s: float | None = None
         self.first_audio_s: float | None = None
         self.last_audio_s: float | None = None
-        self.duration_s: float | None = None
+        self.duration_s = 0.0
         self.sound_s = 0.0
 
     def take(self, output: RequestOutput, now_s: float) -> None:

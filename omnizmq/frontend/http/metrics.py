@@ -115,7 +115,7 @@ class Metrics:
         if reason == "abort":
             return
         self.latencies.add(measured)
-        self._duration.observe(measured.duration_s or 0.0)
+        self._duration.observe(measured.duration_s)
         if measured.first_text_s is not None:
             self._first_text.observe(measured.first_text_s)
         if measured.first_audio_s is not None and measured.rtf is not None:

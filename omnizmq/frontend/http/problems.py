@@ -71,11 +71,9 @@ def _type(status: int) -> str:
     known = {
         400: "invalid_request_error",
         401: "authentication_error",
-        403: "permission_error",
         404: "not_found_error",
         408: "timeout_error",
         413: "invalid_request_error",
-        422: "invalid_request_error",
         429: "rate_limit_error",
         499: "request_aborted",
         503: "overloaded_error",

@@ -115,7 +115,7 @@ class AudioPart(Strict):
 
 class ImageUrl(Strict):
     url: Annotated[str, Field(description="A `data:` URL: nothing is fetched.")]
-    detail: Literal["auto", "low", "high"] = "auto"
+    detail: Annotated[Literal["auto"], Field(description="An image's size decides.")] = "auto"
 
 
 class ImagePart(Strict):
@@ -157,7 +157,7 @@ class AudioOut(Strict):
 
 class StreamOptions(Strict):
     include_usage: bool = False
-    include_obfuscation: bool = False
+    include_obfuscation: Annotated[Literal[False], Field(description="Events are not padded.")] = False
 
 
 class SpeechBody(Body):
@@ -187,6 +187,8 @@ class ChatBody(Body):
     top_p: Annotated[float, Field(gt=0, le=1)] | None = None
     stop: str | Annotated[list[str], Field(max_length=4)] | None = None
     seed: Annotated[int, Field(ge=-(1 << 63), lt=1 << 63)] | None = None
-    user: str | None = None
-    metadata: Annotated[dict[str, str], Field(max_length=16)] | None = None
+    user: Annotated[str | None, Field(description="Has no effect.")] = None
+    metadata: Annotated[dict[str, str], Field(max_length=16, description="Comes back with a whole answer.")] | None = (
+        None
+    )
     params: Params = {}

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import struct
 from base64 import b64encode
-from collections.abc import Sequence
+from collections.abc import Container, Sequence
 from typing import TYPE_CHECKING, Any
 
 from omnizmq.errors import InvalidRequestError
@@ -31,9 +31,12 @@ MEDIA_TYPES = {
     "opus": "audio/ogg",
     "aac": "audio/aac",
 }
-_RATES = {
-    "opus": (8000, 12000, 16000, 24000, 48000),
-    "aac": (8000, 11025, 12000, 16000, 22050, 24000, 32000, 44100, 48000),
+_MPEG_RATES = (8000, 11025, 12000, 16000, 22050, 24000, 32000, 44100, 48000)
+_RATES: dict[str, Container[int]] = {
+    "opus": (8000, 12000, 16000, 24000, 48000),  # RFC 6716, 2.1.3
+    "mp3": _MPEG_RATES,  # ISO/IEC 13818-3, and MPEG-2.5 below 16 kHz
+    "aac": (7350, *_MPEG_RATES, 64000, 88200, 96000),  # ISO/IEC 14496-3, 1.6.3.4
+    "flac": {*range(1, 65536), *range(65540, 655351, 10)},  # RFC 9639, 9.1.2: 16 bits, or 16 bits of tens
 }
 """In Hz; what is not named here takes any."""
 
@@ -43,6 +46,11 @@ _UNKNOWN = 0xFFFFFFFF
 def formats() -> list[str]:
     """Those that are made here."""
     return [name for name in FORMATS if name != "aac" or aac.available()]
+
+
+def takes(format_: str, sample_rate: int) -> bool:
+    """Whether the format has that rate, in Hz."""
+    return format_ not in _RATES or sample_rate in _RATES[format_]
 
 
 def check_format(name: str, names: Sequence[str], where: str) -> None:
@@ -92,8 +100,11 @@ class Encoder:
             self._growing.write(_wav_header(sample_rate, _UNKNOWN))
         if self.format in _PLAIN:
             return
-        if sample_rate not in _RATES.get(self.format, (sample_rate,)):
-            raise InvalidRequestError(f"{self.format} has no rate of {sample_rate} Hz: ask for wav, flac, mp3 or PCM")
+        if not takes(self.format, sample_rate):
+            others = ", ".join("PCM" if name == "pcm16" else name for name in formats() if takes(name, sample_rate))
+            raise InvalidRequestError(
+                f"{self.format} has no rate of {sample_rate} Hz, which the sound has; formats with it: {others}"
+            )
         if self.format == "aac":
             self._file = aac.AacFile(self._growing, sample_rate)
             return

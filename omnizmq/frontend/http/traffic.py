@@ -1,10 +1,16 @@
-"""Answers are counted by path and status, whoever gave them."""
+"""What is around the routes: every answer is counted by path and status, and a failure of the bridge itself is one."""
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable
 
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from omnizmq.frontend.http.problems import body
+from omnizmq.frontend.http.sending import answered
+
+log = logging.getLogger(__name__)
 
 OTHER = "other"
 """Paths that there are not."""
@@ -37,6 +43,32 @@ class Counted:
             if not begun:  # the answer to that is made further out
                 self._answered(_path(scope), 500)
             raise
+
+
+class Guarded:
+    """ASGI middleware. What nobody expected becomes an answer here, so that the layers around it see that one, too.
+    What happens after an answer's begin goes on: the server cuts it off."""
+
+    def __init__(self, app: ASGIApp) -> None:
+        self._app = app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        begun = False
+
+        async def watched(message: Message) -> None:
+            nonlocal begun
+            begun = True
+            await send(message)
+
+        try:
+            await self._app(scope, receive, watched)
+        except Exception as error:
+            if begun:
+                raise
+            log.exception("%s %s failed", scope.get("method"), scope.get("path"))
+            text = f"the bridge failed on this request: {type(error).__name__}; its log says more"
+            document = body(500, "internal_error", text)
+            await answered(document, status=500, headers={"x-should-retry": "false"})(scope, receive, send)
 
 
 def _path(scope: Scope) -> str:

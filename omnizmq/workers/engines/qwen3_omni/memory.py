@@ -108,10 +108,12 @@ def _image_sizes(checkpoint: Checkpoint) -> tuple[int, int]:
     side = number(checkpoint.config, *path, "patch_size") * number(checkpoint.config, *path, "spatial_merge_size")
     preprocessor = checkpoint.json("preprocessor_config.json")
     size = preprocessor.get("size")
-    said = preprocessor.get("max_pixels") or (size.get("longest_edge") if isinstance(size, dict) else None)
+    key, said = "max_pixels", preprocessor.get("max_pixels")
+    if said is None and isinstance(size, dict):
+        key, said = "size.longest_edge", size.get("longest_edge")
     pixels = SCALED_DOWN_TO if said is None else said
     if not isinstance(pixels, int) or pixels < 1:
-        raise LaunchError(f"{checkpoint.path}/preprocessor_config.json: max_pixels is {pixels!r}: it must be a number")
+        raise LaunchError(f"{checkpoint.path}/preprocessor_config.json: {key} is {pixels!r}: it must be a number")
     return side, pixels
 
 

@@ -53,7 +53,7 @@ def test_a_request_of_which_nothing_came() -> None:
 
     measured = Measured(1.0)
     measured.take(sound(0.0), 2.0)
-    assert (measured.rtf, measured.sound_s, measured.first_text_s, measured.duration_s) == (None, 0.0, None, None)
+    assert (measured.rtf, measured.sound_s, measured.first_text_s, measured.duration_s) == (None, 0.0, None, 0.0)
 
 
 def test_quantiles_are_those_of_the_newest_requests() -> None:

@@ -39,10 +39,43 @@ class TestEncoder:
         for data in (b"".join(streamed), whole):
             assert_alike(decoded(data, format_, len(WAVE)), expected, format_)
 
-    @pytest.mark.parametrize("format_", ["opus", WITH_AAC])
-    def test_a_rate_that_a_codec_does_not_have_is_refused(self, format_: str) -> None:
-        with pytest.raises(InvalidRequestError, match=f"{format_} has no rate of 17000 Hz: ask for wav, flac, mp3"):
-            pieces_of(format_, streamed=True, rate=17000)
+    @pytest.mark.parametrize("format_", ["wav", "pcm16", "flac", "mp3", "opus", WITH_AAC])
+    @pytest.mark.parametrize("rate", [7350, 8000, 11025, 16000, 17000, 24000, 48000, 65537, 88200, 96000, 700000])
+    def test_a_rate_is_taken_or_refused_with_the_formats_that_take_it(self, format_: str, rate: int) -> None:
+        if sound.takes(format_, rate):
+            assert b"".join(pieces_of(format_, streamed=True, rate=rate))
+            return
+        others = [{"pcm16": "PCM"}.get(name, name) for name in formats() if sound.takes(name, rate)]
+        with pytest.raises(InvalidRequestError) as caught:
+            pieces_of(format_, streamed=True, rate=rate)
+        told = f"{format_} has no rate of {rate} Hz, which the sound has; formats with it: {', '.join(others)}"
+        assert caught.value.message == told
+
+    def test_what_libsndfile_does_not_take_is_refused(self) -> None:
+        for name, (kind, subtype) in sound._ENCODINGS.items():
+            for rate in (
+                1000,
+                7350,
+                8000,
+                12000,
+                17000,
+                24000,
+                44100,
+                48000,
+                65535,
+                65536,
+                65540,
+                96000,
+                655350,
+                655360,
+            ):
+                with io.BytesIO() as file:
+                    try:
+                        soundfile.write(file, WAVE, rate, format=kind, subtype=subtype)
+                        written = True
+                    except soundfile.LibsndfileError:
+                        written = False
+                assert sound.takes(name, rate) == written, (name, rate)
 
     def test_aac_is_there_where_its_package_is(self) -> None:
         assert ("aac" in formats()) == aac.available()
