@@ -1,7 +1,10 @@
-"""One tree of errors: whose fault it is, its code, its HTTP status, and whether a retry can help.
+"""One tree of errors: whose fault it is, its code, its HTTP status, and whether a retry can help (`retriable`).
 
 Every error that a caller of omnizmq can see is an `OmnizmqError`. Its `code` is stable and goes over the wire; the
 class is found again from the code by `from_code`, so the error raised in a client is the one the router meant.
+
+Whether an HTTP client should try again by itself is another question, which `frontend.http.problems.of` answers: not
+where computing has been spent already, though the same request may well succeed.
 """
 
 from __future__ import annotations

@@ -100,7 +100,10 @@ def find(name: str) -> Plugin:
 
 
 class _Process:
-    """`run` returns the exit status."""
+    """What runs one plugin: gives it its context, tells the launcher what it says, and ends it with the deployment.
+
+    `run` returns the exit status: that of a plugin that has ended (0), or could not start (`lifeline`).
+    """
 
     def __init__(self, spec: PluginSpec) -> None:
         self._spec = spec

@@ -11,8 +11,10 @@ from typing import TYPE_CHECKING, Any, Self
 import click
 
 from omnizmq.commands import loop
+from omnizmq.errors import OmnizmqError, RouterLostError
+from omnizmq.runtime import running
 from omnizmq.trace.finding import Found, store_of
-from omnizmq.trace.looking import ASKING_S, SILENT, UNASKED, WRITTEN_S, Inspected, Look, joined, unwritten
+from omnizmq.trace.looking import ASKING_S, ENDS_WRITTEN_S, SILENT, UNASKED, Inspected, Look, joined, unwritten
 
 if TYPE_CHECKING:
     from omnizmq import AsyncClient
@@ -43,7 +45,7 @@ def look_at(requests: Sequence[Found], ask: Ask | None = None) -> list[Look]:
     answers = {
         (name, id_): answer for name, ids in live.items() for id_, answer in zip(ids, ask(name, ids), strict=True)
     }
-    until = time.monotonic() + WRITTEN_S
+    until = time.monotonic() + ENDS_WRITTEN_S
     return [
         joined(found, answers.get((found.store.name, found.about.request_id), UNASKED), until) for found in requests
     ]
@@ -51,8 +53,6 @@ def look_at(requests: Sequence[Found], ask: Ask | None = None) -> list[Look]:
 
 def held(id_: str, connect: str | None, ask: Ask | None = None) -> Found | None:
     """A request of which no trace has a row, because none could be written or none has been yet, and a router holds."""
-    from omnizmq.runtime import running
-
     for deployment in running():
         if connect not in (None, deployment.name, deployment.endpoint):
             continue
@@ -96,8 +96,6 @@ class Inspector:
         return found + [UNASKED] * (len(ids) - len(asked))
 
     async def _ask(self, name: str, ids: Sequence[str]) -> list[Inspected]:
-        from omnizmq.errors import OmnizmqError, RouterLostError
-
         try:
             async with asyncio.timeout(ASKING_S):
                 client = await self._client(name)

@@ -7,19 +7,20 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from itertools import islice
 from operator import attrgetter, itemgetter
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 from omnizmq.commands.inspecting import MAX_ASKED, complain, inspect, look_at
+from omnizmq.commands.terminal.console import console_for, write
+from omnizmq.commands.terminal.layout import GAP, Column, Line, clean, fit, left_out, table, wrapped
+from omnizmq.errors import NotFoundError, OmnizmqError
 from omnizmq.trace.finding import Found, Store, each, stores
-
-if TYPE_CHECKING:
-    from omnizmq.commands.terminal.layout import Line
-    from omnizmq.trace.store import Outcome, TraceReader
+from omnizmq.trace.store import Outcome, TraceReader
+from omnizmq.trace.words import duration
 
 LIMIT = 10
 """How many failed requests are listed unless it is said otherwise."""
 
-ASKING_S = 3.0
+ASKING_HELD_S = 3.0
 """How long routers may be asked which of the requests without an end they hold, before the others count as live."""
 
 _VERDICT_COLUMNS = 40
@@ -56,8 +57,6 @@ def slow(connect: str | None, limit: int) -> list[Listed]:
 
 
 def _gathered(connect: str | None, look: Callable[[Store, TraceReader], list[Listed]]) -> list[Listed]:
-    from omnizmq.trace.store import TraceReader
-
     def opened(store: Store) -> list[Listed]:
         with TraceReader(store.path) as reader:
             return look(store, reader)
@@ -86,8 +85,6 @@ def _known_ms(found: Found) -> float:
 
 def _found(store: Store, reader: TraceReader, request_id: str) -> Found | None:
     """None: it has been given up meanwhile, for newer ones; or cannot be read, which does not hide the others."""
-    from omnizmq.errors import NotFoundError, OmnizmqError
-
     try:
         return Found(store, reader.about(request_id), reader.facts(request_id))
     except NotFoundError:
@@ -111,9 +108,9 @@ def _live(store: Store, reader: TraceReader, limit: int) -> list[Listed]:
 def _held(store: Store, ids: Sequence[str]) -> Iterator[str]:
     """Those of which the router does not say that it holds them no more: where rows were lost, so were their ends.
 
-    One that does not answer cannot say so; it is not asked again, nor for longer than `ASKING_S`.
+    One that does not answer cannot say so; it is not asked again, nor for longer than `ASKING_HELD_S`.
     """
-    deadline, answers = time.monotonic() + ASKING_S, True
+    deadline, answers = time.monotonic() + ASKING_HELD_S, True
     for start in range(0, len(ids), MAX_ASKED):
         batch = ids[start : start + MAX_ASKED]
         answers = answers and time.monotonic() < deadline
@@ -143,9 +140,6 @@ def documents(listed: Sequence[Listed]) -> list[dict[str, Any]]:
 
 def show(listed: Sequence[Listed], nothing: str) -> None:
     """A line each on stdout; on a terminal, verdicts wrap. `nothing` is said where the list is empty."""
-    from omnizmq.commands.terminal.console import console_for, write
-    from omnizmq.commands.terminal.layout import Line
-
     out = sys.stdout
     console = console_for(out)
     width = console.width if out.isatty() else None
@@ -154,9 +148,6 @@ def show(listed: Sequence[Listed], nothing: str) -> None:
 
 def lines(listed: Sequence[Listed], shown: Sequence[dict[str, Any]], width: int | None) -> list[Line]:
     """`shown`: their documents. In at most `width` cells a line; None: a line each. Pure."""
-    from omnizmq.commands.terminal.layout import GAP, Column, Line, clean, fit, left_out, table, wrapped
-    from omnizmq.trace.words import duration
-
     columns = [
         Column("when", [f"{one.found.started.astimezone():%Y-%m-%d %H:%M:%S}" for one in listed], drop=2),
         Column("id", list(map(itemgetter("external_id"), shown))),

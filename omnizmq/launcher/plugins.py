@@ -23,7 +23,16 @@ from omnizmq.plugin import Failed, Listening, PluginSpec, decode_answer, encode
 log = logging.getLogger(__name__)
 
 STOP_TIMEOUT_S = 4.0
+"""From SIGTERM to SIGKILL: as workers have; so a plugin has to give its own callers less."""
+
 START_TIMEOUT_S = 60.0
+"""From its start until it listens: enough to import large packages from a cold disk, and an end for one that hangs."""
+
+MAX_ANSWER_BYTES = 1 << 20
+"""Of a line that a plugin says: far more than any error's message has. What is longer is not kept."""
+
+_PIECE = 1 << 16
+"""As much as a pipe holds, so that one read empties it."""
 
 
 class Plugins:
@@ -83,11 +92,12 @@ class _Plugin:
         self._deaths = Deaths(config.router)
         self._process: ChildProcess | None = None
         self._failure: Failed | None = None
+        self._unended = b""  # what it has said of a line so far
         self._restart: asyncio.TimerHandle | None = None
         self._stopping = False
 
     def spawn(self) -> None:
-        self._restart, self._failure = None, None
+        self._restart, self._failure, self._unended = None, None, b""
         hears, answers = os.pipe()
         os.set_blocking(hears, False)
         spec = PluginSpec(self._config, self.name, self._nonce, str(self._directory), os.getpid(), answers)
@@ -122,14 +132,19 @@ class _Plugin:
             self._process.kill()
 
     def _heard(self, hears: int) -> None:
-        """An answer is shorter than what a pipe takes in one piece."""
+        """A part of a line, or several lines."""
         try:
-            said = os.read(hears, 1 << 16)
+            said = os.read(hears, _PIECE)
         except BlockingIOError:
             return
         if not said:
             self._loop.remove_reader(hears)
-        for line in said.splitlines():
+        *lines, unended = (self._unended + said).split(b"\n")
+        self._unended = unended[: MAX_ANSWER_BYTES + 1]
+        for line in lines:
+            if len(line) > MAX_ANSWER_BYTES:
+                log.warning("plugin %s said a line of more than %d bytes", self.name, MAX_ANSWER_BYTES)
+                continue
             try:
                 answer = decode_answer(line)
             except msgspec.DecodeError as error:

@@ -62,7 +62,7 @@ log = logging.getLogger(__name__)
 
 MIN_TICK_S = 0.001
 GONE_CLIENTS = 4096
-WRITTEN_S = 0.2
+FACTS_WRITTEN_S = 0.2
 """How long an answer about a request waits for the facts that it goes with: a disk that is stuck must not keep it."""
 
 _LOCAL, _REMOTE = b"local:", b"remote:"
@@ -261,10 +261,10 @@ class RouterServer:
         self._send_client(key, frame)
 
     def _when_written(self, send: Callable[[], None]) -> None:
-        """Once the facts so far can be read, or `WRITTEN_S` from now."""
+        """Once the facts so far can be read, or `FACTS_WRITTEN_S` from now."""
         done = self._loop.create_future()
         done.add_done_callback(lambda _: send())
-        self._loop.call_later(WRITTEN_S, _set, done)
+        self._loop.call_later(FACTS_WRITTEN_S, _set, done)
 
         def written() -> None:
             with suppress(RuntimeError):  # the loop was closed before

@@ -1,6 +1,7 @@
 """A request's facts joined with what its router answers: what `omnizmq trace` shows of it (T1, T2).
 
-Reads traces and asks nobody: whoever asks the router hands in its answer. It may block for `WRITTEN_S`.
+Reads traces and asks nobody: whoever asks the router hands in its answer. It may block for `ENDS_WRITTEN_S`, so that
+asking and joining take at most `ASKING_S` more.
 """
 
 from __future__ import annotations
@@ -16,10 +17,10 @@ from omnizmq.trace.summary import summarize
 from omnizmq.trace.verdict import RouterIs
 
 ASKING_S = 0.9
-"""For all questions to one router. It gives workers half a second; one that has been stopped must not keep anybody from
-the facts."""
+"""For all questions to one router; one that has been stopped must not keep anybody from the facts. A router gives its
+workers half a second, and then its facts 0.2 s to be written: 0.7 s together."""
 
-WRITTEN_S = 1.0
+ENDS_WRITTEN_S = 1.0
 """How long the last facts of requests that have just ended may take to be written, all of one call together."""
 
 _POLL_S = 0.05

@@ -97,6 +97,16 @@ class TestStart:
         assert "plugin parrot did not start: no perch is free" in done.stderr
         assert not os.listdir(home / "run" / "omnizmq")
 
+    def test_f5_why_is_heard_to_its_end(self) -> None:
+        done = omnizmq("launch", "--config", "synthetic", "--set", "plugins.parrot.fail=long")
+        assert done.returncode == 1
+        assert f"plugin parrot did not start: no perch is free: {'tweet ' * 50_000}I said\n" in done.stderr
+
+    def test_f5_why_without_an_end_does_not_fill_the_launcher(self) -> None:
+        done = omnizmq("launch", "--config", "synthetic", "--set", "plugins.parrot.fail=endless")
+        assert done.returncode == 1
+        assert "plugin parrot did not start: exit status 3; its last lines:" in done.stderr
+
     def test_f5_one_that_crashes_shows_its_last_lines(self) -> None:
         done = omnizmq("launch", "--config", "synthetic", "--set", "plugins.parrot.fail=crash")
         assert done.returncode == 1

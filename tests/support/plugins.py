@@ -34,6 +34,10 @@ async def parrot(context: PluginContext) -> None:
             raise ConfigError("plugins.parrot.fail: nothing was expected")
         case "start":
             raise LaunchError("no perch is free")
+        case "long":
+            raise LaunchError("no perch is free: " + "tweet " * 50_000 + "I said")
+        case "endless":
+            raise LaunchError("no perch is free: " + "tweet " * 500_000)
         case "crash":
             raise RuntimeError("it fell off")
         case "silence":

@@ -27,14 +27,14 @@ _MEANS = {
     401: "No valid API key.",
     404: "There is no such model, request or earlier sound.",
     408: "The caller did not read its answer in time.",
-    413: "The body is too large.",
+    413: "The body is too large, or its sounds are too long.",
     429: "Too much is asked at once: come again.",
     499: "The request was aborted.",
     500: "A stage failed, or the bridge did.",
     503: "A stage has no replica that serves, one was lost, or the router does not answer.",
     504: "The request's deadline has passed.",
 }
-GENERATING = tuple(_MEANS)
+GENERATING = (400, 401, 404, 408, 413, 429, 499, 500, 503, 504)
 """What may become of a request."""
 
 SOUNDS: dict[str, Any] = {kind: {"schema": {"type": "string", "format": "binary"}} for kind in MEDIA_TYPES.values()}

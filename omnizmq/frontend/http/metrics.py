@@ -15,7 +15,7 @@ from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, Proc
 from omnizmq import __version__
 from omnizmq.errors import OmnizmqError
 from omnizmq.frontend.http.measuring import Latencies, Measured
-from omnizmq.frontend.http.router_state import RouterState
+from omnizmq.frontend.http.status_metrics import StatusMetrics
 from omnizmq.frontend.output import RequestOutput
 
 FINISH_REASONS = ("stop", "length", "abort")
@@ -99,7 +99,7 @@ class Metrics:
     def exposition(self, status: Mapping[str, Any] | None, in_flight: int) -> bytes:
         """In Prometheus' text format. `status`: the router's; None: it gave none."""
         self._in_flight.set(in_flight)
-        return generate_latest(self._registry) + generate_latest(RouterState(status))
+        return generate_latest(self._registry) + generate_latest(StatusMetrics(status))
 
     def _take(self, measured: Measured, output: RequestOutput) -> None:
         measured.take(output, time.monotonic())

@@ -17,8 +17,11 @@ from omnizmq.frontend.http.settings import Settings
 from omnizmq.plugin import PluginContext
 
 BACKLOG = 2048
+"""Connections that wait to be accepted, uvicorn's own default; the kernel allows `net.core.somaxconn` at most."""
+
 STOP_TIMEOUT_S = 3
-"""How long answers that are under way have when the deployment stops; it has waited for its requests before."""
+"""How long answers that are under way have when the deployment stops; it has waited for its requests before. Less than
+the 4 s after which the launcher kills a plugin, so that connections are closed in good order."""
 
 
 async def serve(context: PluginContext, settings: Settings) -> None:

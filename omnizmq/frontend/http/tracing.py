@@ -10,7 +10,7 @@ from typing import Any
 from omnizmq.errors import NotFoundError, RouterLostError
 from omnizmq.frontend.client import AsyncClient
 from omnizmq.trace.finding import Found, find, stores
-from omnizmq.trace.looking import ASKING_S, SILENT, UNASKED, WRITTEN_S, Inspected, joined, unwritten
+from omnizmq.trace.looking import ASKING_S, ENDS_WRITTEN_S, SILENT, UNASKED, Inspected, joined, unwritten
 
 ANOTHER = "another request"
 """What is said instead of the id of somebody else's request."""
@@ -24,10 +24,10 @@ async def trace(client: AsyncClient, id_: str, owns: Owns, *, made: bool) -> dic
     """By its request id, or the newest with this external id. `owns`: whether the caller may read of the request with
     that id; `made`: it was asked here, so that its first facts are waited for. Raises `NotFoundError`. Traces are read
     in threads."""
-    found, answer = await _found(client, id_, time.monotonic() + WRITTEN_S if made else 0.0)
+    found, answer = await _found(client, id_, time.monotonic() + ENDS_WRITTEN_S if made else 0.0)
     if answer.document is not None:
         hide(answer.document, owns)
-    look = await asyncio.to_thread(joined, found, answer, time.monotonic() + WRITTEN_S)
+    look = await asyncio.to_thread(joined, found, answer, time.monotonic() + ENDS_WRITTEN_S)
     return look.document()
 
 

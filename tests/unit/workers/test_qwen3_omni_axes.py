@@ -37,7 +37,7 @@ def test_images_are_found_by_their_tokens() -> None:
         ([(2, 3)], "tokens of images beyond the last one"),
         ([(2, 4), (1, 1)], "the image at 2 has other tokens among its 2 x 4"),
         ([(2, 3), (2, 2)], "the image at 9 has other tokens among its 2 x 2"),
-        ([(2, 3), (2, 1), (1, 1)], "is not in list"),
+        ([(2, 3), (2, 1), (1, 1)], "there are 2 images for 3 sizes"),
     ],
 )
 def test_sizes_that_are_not_the_prompts_are_told_from_those_that_are(grids: list[tuple[int, int]], line: str) -> None:

@@ -33,8 +33,12 @@ class Placed:
 def placed(ids: Sequence[int], image: int, grids: Iterable[Grid]) -> list[Placed]:
     """The images among `ids`, where `image` stands for each of their tokens. Raises `ValueError` unless there are as
     many as the grids have."""
-    found, at = [], 0
-    for rows, columns in grids:
+    found: list[Placed] = []
+    at = 0
+    sizes = list(grids)
+    for rows, columns in sizes:
+        if image not in ids[at:]:
+            raise ValueError(f"there are {len(found)} images for {len(sizes)} sizes")
         first = ids.index(image, at)
         at = first + rows * columns
         if list(ids[first:at]) != [image] * (rows * columns):

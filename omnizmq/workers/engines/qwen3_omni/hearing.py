@@ -15,8 +15,6 @@ from omnizmq.errors import LaunchError
 from omnizmq.workers.engines.hf.checkpoint import Checkpoint
 from omnizmq.workers.engines.qwen3_omni import sound
 
-TOKENS_PER_S = 13
-
 
 @dataclass(frozen=True, slots=True)
 class Features:

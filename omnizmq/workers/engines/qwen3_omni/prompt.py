@@ -10,7 +10,8 @@ from omnizmq.protocol import AudioPart, ImagePart, Message, Prompt, TextPart
 from omnizmq.workers.engines.hf.checkpoint import Checkpoint
 from omnizmq.workers.engines.hf.tokenizer import Tokenizer
 from omnizmq.workers.engines.qwen3_omni.axes import Placed, placed
-from omnizmq.workers.engines.qwen3_omni.hearing import TOKENS_PER_S, Features, Hearing
+from omnizmq.workers.engines.qwen3_omni.hearing import Features, Hearing
+from omnizmq.workers.engines.qwen3_omni.memory import TOKENS_PER_S
 from omnizmq.workers.engines.qwen3_omni.seeing import Patches, Seeing
 
 
@@ -73,7 +74,7 @@ class Prompts:
         return self._tokenizer.plain(text, "the text to say")
 
     def _ids(self, prompt: Prompt | None) -> list[int]:
-        """With one audio token a sound."""
+        """With one token for each sound and each image."""
         if prompt is None:
             raise InvalidRequestError("a thinker needs a prompt: it has no input edges")
         if prompt.token_ids is not None:

@@ -9,6 +9,7 @@ from prometheus_client import Metric
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 
 STATES = ("starting", "ready", "draining", "stuck", "dead")
+"""Of a replica (`omnizmq.router.pools.State`): one that nobody has is told as 0. Tests compare them."""
 
 _GAUGES = {
     "live_requests": "Requests that have not ended everywhere.",
@@ -28,7 +29,7 @@ _RINGS = {
 }
 
 
-class RouterState:
+class StatusMetrics:
     """A collector of one answer. `status`: None where the router did not give any."""
 
     def __init__(self, status: Mapping[str, Any] | None) -> None:
