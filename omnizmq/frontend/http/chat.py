@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncGenerator
 from contextlib import aclosing
+from functools import partial
 from typing import Any
 
 from fastapi import APIRouter
@@ -12,6 +13,7 @@ from starlette.responses import Response
 
 from omnizmq.frontend.http.answer import Head, Streamed, Whole
 from omnizmq.frontend.http.asking import Asked
+from omnizmq.frontend.http.coding import taken
 from omnizmq.frontend.http.described import GENERATING, HEADERS, refusals
 from omnizmq.frontend.http.gone import while_connected
 from omnizmq.frontend.http.schema import ChatBody
@@ -68,9 +70,9 @@ class _Answer:
                 first = await anext(outputs)
                 head = self._head(first)
                 answer = Whole(head, self._encoder)
-                answer.take(first)
+                await taken(self._encoder, first, partial(answer.take, first))
                 async for output in outputs:
-                    answer.take(output)
+                    await taken(self._encoder, output, partial(answer.take, output))
         self._keep(head, str(answer.transcript))
         document: dict[str, Any] = answer.document()
         if self._metadata is not None:
@@ -85,9 +87,13 @@ class _Answer:
                 yield first.request_id
                 head = self._head(first)
                 answer = Streamed(head, self._encoder, include_usage=include_usage)
-                yield event(answer.begin()) + joined_events(answer.take(first))
+
+                def events(output: RequestOutput) -> bytes:
+                    return joined_events(answer.take(output))
+
+                yield event(answer.begin()) + await taken(self._encoder, first, partial(events, first))
                 async for output in outputs:
-                    if piece := joined_events(answer.take(output)):
+                    if piece := await taken(self._encoder, output, partial(events, output)):
                         yield piece
         self._keep(head, str(answer.transcript))
         yield DONE

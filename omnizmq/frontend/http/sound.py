@@ -72,6 +72,11 @@ class Encoder:
         self._file: Any = None
         self._rate = 0
 
+    @property
+    def has_codec(self) -> bool:
+        """Whether it compresses, which takes a while."""
+        return self.format not in _PLAIN
+
     def add(self, samples: NDArray[np.float32], sample_rate: int) -> bytes:
         """float32 `[samples]` in -1..1, mono, at `sample_rate` Hz, which is the same each time; what is beyond is
         clipped. What can be sent by now; b"" of a sound that is not streamed. Raises `InvalidRequestError` for a rate

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncGenerator
 from contextlib import aclosing
+from functools import partial
 from typing import Any
 
 from fastapi import APIRouter
@@ -13,6 +14,7 @@ from starlette.responses import Response
 from omnizmq.errors import InvalidRequestError
 from omnizmq.frontend.http.answer import check_ended, tokens_of
 from omnizmq.frontend.http.asking import Asked
+from omnizmq.frontend.http.coding import taken
 from omnizmq.frontend.http.described import GENERATING, HEADERS, SOUNDS, refusals
 from omnizmq.frontend.http.problems import BridgeError
 from omnizmq.frontend.http.schema import SpeechBody
@@ -68,7 +70,7 @@ class _Speech:
             async with aclosing(self._outputs) as outputs:
                 try:
                     async for output in outputs:
-                        piece = self._take(output)
+                        piece = await taken(self._encoder, output, partial(self._take, output))
                         if not piece:
                             continue
                         if not named:
