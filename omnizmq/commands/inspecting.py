@@ -106,7 +106,7 @@ class Inspector:
             if name in self._clients:  # it is of no use any more
                 await self._clients.pop(name).close()
             return [SILENT if isinstance(error, RouterLostError) else UNASKED] * len(ids)
-        return [Inspected.answered(one) for one in documents]
+        return [Inspected.of(one) for one in documents]
 
     async def _client(self, name: str) -> AsyncClient:
         from omnizmq import AsyncClient

@@ -1,8 +1,8 @@
 """How long the state directories of owned deployments stay: a deployment that a client starts has a name of its own,
 so its traces and logs would pile up for ever.
 
-`KEPT` of them stay at most, and none longer than a launch's `router.trace_max_age_days`. Directories of deployments
-that were named are their owner's.
+`KEPT_STATES` of them stay at most, and none longer than a launch's `router.trace_max_age_days`. Directories of
+deployments that were named are their owner's.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from pathlib import Path
 
 from omnizmq import runtime
 
-KEPT = 32
+KEPT_STATES = 32
 _OWN = re.compile(r"own-[0-9a-f]{8}")
 
 
@@ -27,7 +27,7 @@ def prune_own_states(max_age_s: float) -> None:
     ended.sort(key=_last_used, reverse=True)
     oldest = time.time() - max_age_s
     for number, path in enumerate(ended):
-        if number >= KEPT or _last_used(path) < oldest:
+        if number >= KEPT_STATES or _last_used(path) < oldest:
             shutil.rmtree(path, ignore_errors=True)
 
 

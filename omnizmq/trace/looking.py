@@ -33,7 +33,7 @@ class Inspected(NamedTuple):
     router: RouterIs
 
     @classmethod
-    def answered(cls, document: dict[str, Any] | None) -> Inspected:
+    def of(cls, document: dict[str, Any] | None) -> Inspected:
         """What the router said of it; None: it holds no such request."""
         return cls(document, "unknowing" if document is None else "answering")
 

@@ -59,7 +59,7 @@ def make(service: Service) -> FastAPI:
             allow_headers=["*"],
             expose_headers=["x-request-id", "x-should-retry", "retry-after"],
         )
-    app.add_middleware(Counted, answered=service.metrics.answered)
+    app.add_middleware(Counted, count=service.metrics.count)
     return app
 
 

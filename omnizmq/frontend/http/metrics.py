@@ -70,7 +70,7 @@ class Metrics:
             "audio_underrun_s", "How long a player of the stream would have waited.", buckets=_FIRST, registry=registry
         )
 
-    def answered(self, path: str, status: int) -> None:
+    def count(self, path: str, status: int) -> None:
         """`path`: as the application states it, ids left open."""
         self._answers.labels(path, str(status)).inc()
 

@@ -53,7 +53,7 @@ async def _found(client: AsyncClient, id_: str, until: float) -> tuple[Found, In
 async def _ask(client: AsyncClient, id_: str) -> Inspected:
     try:
         async with asyncio.timeout(ASKING_S):
-            return Inspected.answered(await client.inspect(id_))
+            return Inspected.of(await client.inspect(id_))
     except (TimeoutError, RouterLostError):
         return SILENT
 

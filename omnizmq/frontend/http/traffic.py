@@ -17,11 +17,11 @@ OTHER = "other"
 
 
 class Counted:
-    """ASGI middleware. `answered` is told the path as its route states it, so that there are only so many."""
+    """ASGI middleware. `count` is told the path as its route states it, so that there are only so many."""
 
-    def __init__(self, app: ASGIApp, answered: Callable[[str, int], None]) -> None:
+    def __init__(self, app: ASGIApp, count: Callable[[str, int], None]) -> None:
         self._app = app
-        self._answered = answered
+        self._count = count
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
@@ -34,14 +34,14 @@ class Counted:
             nonlocal begun
             if message["type"] == "http.response.start":
                 begun = True
-                self._answered(_path(scope), message["status"])
+                self._count(_path(scope), message["status"])
             await send(message)
 
         try:
             await self._app(scope, receive, counting)
         except Exception:
             if not begun:  # the answer to that is made further out
-                self._answered(_path(scope), 500)
+                self._count(_path(scope), 500)
             raise
 
 

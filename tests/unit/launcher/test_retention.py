@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from omnizmq import runtime
-from omnizmq.launcher.retention import KEPT, prune_own_states
+from omnizmq.launcher.retention import KEPT_STATES, prune_own_states
 from omnizmq.runtime import RuntimeDir
 
 WEEK_S = 7 * 24 * 3600.0
@@ -46,10 +46,10 @@ def test_old_ones_go_and_named_ones_stay(state: Path) -> None:
 
 
 def test_of_too_many_the_oldest_go(state: Path) -> None:
-    for number in range(KEPT + 5):
+    for number in range(KEPT_STATES + 5):
         left(f"own-{number:08x}", 1000.0 - number)
     prune_own_states(WEEK_S)
-    assert names(state) == {f"own-{number:08x}" for number in range(5, KEPT + 5)}
+    assert names(state) == {f"own-{number:08x}" for number in range(5, KEPT_STATES + 5)}
 
 
 def test_one_is_as_old_as_the_newest_that_lies_in_it(state: Path) -> None:

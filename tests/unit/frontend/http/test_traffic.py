@@ -28,7 +28,7 @@ def test_each_answer_is_counted_once_by_its_route() -> None:
             raise HTTPException(404)
         return name
 
-    app.add_middleware(Counted, answered=lambda path, status: counts.update([(path, status)]))
+    app.add_middleware(Counted, count=lambda path, status: counts.update([(path, status)]))
 
     async def ask() -> None:
         transport = httpx.ASGITransport(app, raise_app_exceptions=False)
