@@ -26,7 +26,7 @@ from omnizmq.commands.engines import probe
 print(json.dumps(probe(*json.loads(sys.argv[1]))))
 """
 _PROBE_TIMEOUT_S = 60
-_HOOKS = {"check_options", "estimate_memory"}
+_HOOKS = {"check_options", "estimate_memory", "check_start"}
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,34 +13,36 @@ def look(config: Config) -> list[dict[str, Any]]:
 
     Raises `ConfigError` for one that is not installed, or a wrong option.
     """
-    return [_examined(name, options) for name, options in config.plugins.items()]
+    return [_examined(name, options, "check_options") for name, options in config.plugins.items()]
 
 
 def must_start_here(config: Config) -> None:
-    """The same for `launch`, which refuses a plugin that lacks packages, too."""
+    """The same for `launch`, which refuses a plugin that lacks packages, or cannot start here now, too."""
     from omnizmq.commands import packages
     from omnizmq.errors import ConfigError
 
     for found in look(config):
         if found["missing"]:
             raise ConfigError(packages.refusal(f"plugins.{found['plugin']}: it", found["missing"]))
+    for name, options in config.plugins.items():
+        _examined(name, options, "check_start")
 
 
-def _examined(name: str, options: dict[str, Any]) -> dict[str, Any]:
+def _examined(name: str, options: dict[str, Any], hook: str) -> dict[str, Any]:
     from importlib import import_module
     from importlib.util import find_spec
 
     from omnizmq.commands.engines import stated_in
-    from omnizmq.errors import ConfigError
+    from omnizmq.errors import ConfigError, OmnizmqError
     from omnizmq.plugin import entry_of
 
     entry = entry_of(name)
     packages, hooks = stated_in(entry.module)
     missing = sorted(package for package in packages if find_spec(package) is None)
-    if "check_options" in hooks and not missing:
+    if hook in hooks and not missing:
         try:
-            import_module(entry.module).check_options(options)
-        except ConfigError:
+            getattr(import_module(entry.module), hook)(options)
+        except OmnizmqError:
             raise
         except Exception as error:
             problem = f"its options cannot be checked: {type(error).__name__}: {error}"

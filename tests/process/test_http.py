@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import socket
 from collections.abc import Iterator
+from typing import Any
 
 import httpx
 import pytest
@@ -90,14 +91,6 @@ def test_a_caller_that_goes_before_its_answer_aborts_it(deployment: Running) -> 
         assert eventually(deployment.idle)
 
 
-def test_f5_a_port_in_use() -> None:
-    with socket.create_server(("127.0.0.1", 0)) as other:
-        port = other.getsockname()[1]
-        done = omnizmq("launch", "--config", "synthetic", "--http", str(port))
-    assert done.returncode == 1
-    assert f"http cannot listen at 127.0.0.1:{port}: Address already in use" in done.stderr
-
-
 @pytest.mark.parametrize(
     ("setting", "why"),
     [
@@ -112,3 +105,28 @@ def test_w2_wrong_options_are_found_before_anything_starts(setting: str, why: st
     assert done.returncode == 2
     assert why in done.stderr
     assert done.stderr.count("\n") == 1
+
+
+def test_f5_a_port_that_is_taken_is_found_before_anything_loads() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        done = omnizmq("launch", "--config", "synthetic", "--http", str(port))
+    assert done.returncode == 1
+    assert done.stderr == f"omnizmq launch: http cannot listen at 127.0.0.1:{port}: Address already in use\n"
+
+
+@pytest.mark.parametrize("deployment", [ECHO], indirect=True)
+@pytest.mark.parametrize(
+    "body",
+    [
+        {**BODY, "messages": [0] * 20_000},
+        {**BODY, "messages": [{"role": "user", "content": "x"}] * 10_000},
+        {**BODY, "params": {"thinker": {f"p{n}": [] for n in range(20_000)}}},
+        {**BODY, "modalities": ["x"] * 20_000},
+    ],
+    ids=["no messages", "messages", "parameters", "modalities"],
+)
+def test_a_body_of_more_values_than_anybody_means(deployment: Running, body: dict[str, Any]) -> None:
+    with web(deployment) as http:
+        refused = error_of(http.post("/v1/chat/completions", json=body))
+        assert refused == (400, "invalid_request", "the body has more than 16384 values")

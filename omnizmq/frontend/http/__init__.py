@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from omnizmq.frontend.http.listening import listening
 from omnizmq.frontend.http.settings import Settings
 from omnizmq.plugin import PluginContext
 
@@ -19,6 +20,12 @@ PACKAGES = ("fastapi", "uvicorn", "prometheus_client")
 def check_options(options: dict[str, Any]) -> None:
     """Raises `ConfigError`."""
     Settings.of(options)
+
+
+def check_start(options: dict[str, Any]) -> None:
+    """What would keep it from listening is found before models are loaded. Raises `ConfigError`, `LaunchError`."""
+    with listening(Settings.of(options)):
+        pass
 
 
 async def plugin(context: PluginContext) -> None:

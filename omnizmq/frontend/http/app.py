@@ -17,7 +17,7 @@ from omnizmq.errors import OmnizmqError
 from omnizmq.frontend.http import chat, deployment, models, pages, requests, speech
 from omnizmq.frontend.http.described import finish
 from omnizmq.frontend.http.gone import CallerGoneError
-from omnizmq.frontend.http.limits import BodyLimit
+from omnizmq.frontend.http.limits import BodyLimit, KeysFirst
 from omnizmq.frontend.http.problems import ABORTED, BridgeError, body
 from omnizmq.frontend.http.sending import answered, failed
 from omnizmq.frontend.http.service import Service
@@ -51,6 +51,7 @@ def make(service: Service) -> FastAPI:
     app.add_exception_handler(CallerGoneError, _gone)
     app.add_middleware(Guarded)  # the innermost
     app.add_middleware(BodyLimit, max_bytes=service.settings.max_body_mib << 20)
+    app.add_middleware(KeysFirst, keys=service.keys)
     if service.settings.cors_origins:
         app.add_middleware(
             CORSMiddleware,
@@ -108,7 +109,7 @@ async def _refused(request: Request, error: Exception) -> Response:
     assert isinstance(error, HTTPException)
     if error.status_code == 400:
         return _bad_body(_UNREADABLE.get(type(error.__cause__), f"no JSON that can be read here: {error.detail}"))
-    code = {404: "not_found", 405: "method_not_allowed", 413: "body_too_large"}.get(
+    code = {404: "not_found", 405: "method_not_allowed", 408: "slow_body", 413: "body_too_large"}.get(
         error.status_code, "invalid_request"
     )
     headers = {"x-should-retry": "false", **(error.headers or {})}

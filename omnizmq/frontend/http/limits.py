@@ -1,16 +1,45 @@
-"""A body is read up to a limit: more is refused before it is held."""
+"""What is refused before a body is held: one without a key where there are keys, one that is too large or too slow."""
 
 from __future__ import annotations
 
 import asyncio
 from contextlib import suppress
 
+from starlette.datastructures import Headers
 from starlette.exceptions import HTTPException
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from omnizmq.frontend.http.keys import Keys
+from omnizmq.frontend.http.problems import BridgeError
+from omnizmq.frontend.http.sending import failed
 
 LINGER_S = 2.0
 """How long the rest of a refused body is read and thrown away: a connection that is closed on unread bytes is reset,
 and the answer may be lost with it."""
+
+
+BODY_S = 60.0
+"""How long a body may take to come."""
+
+_KEYED = ("/v1/", "/metrics")
+
+
+class KeysFirst:
+    """ASGI middleware. Nobody's body is read who bears no key, where one is needed."""
+
+    def __init__(self, app: ASGIApp, keys: Keys) -> None:
+        self._app = app
+        self._keys = keys
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] == "http" and scope["path"].startswith(_KEYED):
+            try:
+                self._keys.owner(Headers(scope=scope).get("authorization"))
+            except BridgeError as error:
+                await _rest(receive, {"more_body": True})
+                await failed(error)(scope, receive, send)
+                return
+        await self._app(scope, receive, send)
 
 
 class BodyLimit:
@@ -25,10 +54,18 @@ class BodyLimit:
             await self._app(scope, receive, send)
             return
         came = 0
+        until: float | None = asyncio.get_running_loop().time() + BODY_S
 
         async def limited() -> Message:
-            nonlocal came
-            message = await receive()
+            nonlocal came, until
+            try:
+                async with asyncio.timeout_at(until):
+                    message = await receive()
+            except TimeoutError:
+                text = f"the body did not come within {BODY_S:g} s"
+                raise HTTPException(408, text, {"connection": "close"}) from None
+            if not message.get("more_body", False):
+                until = None  # what else comes is the caller's end
             came += len(message.get("body", b""))
             if came > self._max_bytes or _claimed(scope) > self._max_bytes:
                 await _rest(receive, message)

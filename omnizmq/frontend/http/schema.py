@@ -29,6 +29,9 @@ Params = Annotated[
     Field(description="A stage's own parameters by its name, such as `{'talker': {'top_k': 50}}`."),
 ]
 
+MOST_VALUES = 16384
+"""Fields and items of a body, all together."""
+
 _MEANS_NOTHING: dict[str, tuple[Any, ...]] = {
     "n": (1,),
     "frequency_penalty": (0,),
@@ -76,10 +79,16 @@ class Body(Strict):
     @model_validator(mode="before")
     @classmethod
     def _of_characters(cls, given: Any) -> Any:
-        """Raises `BridgeError` where there is a lone surrogate: JSON can write one; frames and answers cannot."""
-        held = [given]
+        """Raises `BridgeError` where there is a lone surrogate: JSON can write one; frames and answers cannot. And
+        where there is more than anybody means: each piece would be looked at, and what is wrong with it kept."""
+        held, count = [given], 0
         while held:
-            match held.pop():
+            one = held.pop()
+            if isinstance(one, dict | list):
+                count += len(one)
+                if count > MOST_VALUES:
+                    raise BridgeError(400, "invalid_request", f"the body has more than {MOST_VALUES} values")
+            match one:
                 case str() as text if not text.isascii():
                     _check_characters(text)
                 case dict() as fields:

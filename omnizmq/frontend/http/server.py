@@ -1,4 +1,4 @@
-"""The listening socket, and uvicorn on it."""
+"""uvicorn on the listening socket."""
 
 from __future__ import annotations
 
@@ -9,15 +9,13 @@ from contextlib import contextmanager
 
 import uvicorn
 
-from omnizmq.errors import ConfigError, LaunchError
 from omnizmq.frontend.client import AsyncClient
 from omnizmq.frontend.http import app
+from omnizmq.frontend.http.connections import Connection
+from omnizmq.frontend.http.listening import BACKLOG, listening
 from omnizmq.frontend.http.service import Service
 from omnizmq.frontend.http.settings import Settings
 from omnizmq.plugin import PluginContext
-
-BACKLOG = 2048
-"""Connections that wait to be accepted, uvicorn's own default; the kernel allows `net.core.somaxconn` at most."""
 
 STOP_TIMEOUT_S = 3
 """How long answers that are under way have when the deployment stops; it has waited for its requests before. Less than
@@ -26,11 +24,14 @@ the 4 s after which the launcher kills a plugin, so that connections are closed 
 
 async def serve(context: PluginContext, settings: Settings) -> None:
     """Until the deployment stops. Raises `ConfigError`, `LaunchError` where it cannot listen."""
-    with _listening(settings) as listener:
+    with listening(settings) as listener:
         async with AsyncClient.connect(context.connect) as client:
             settings.check_stages(client.stages)
             config = uvicorn.Config(
                 app.make(Service(client, settings)),
+                http=Connection,
+                ws="none",
+                backlog=BACKLOG,
                 log_config=None,
                 access_log=False,
                 lifespan="off",
@@ -60,25 +61,6 @@ class _Server(uvicorn.Server):
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         await super().startup(sockets)
         self._started()
-
-
-@contextmanager
-def _listening(settings: Settings) -> Iterator[socket.socket]:
-    try:
-        found = socket.getaddrinfo(settings.host, settings.port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
-    except OSError as error:
-        raise ConfigError(
-            f'plugins.http.host: "{settings.host}": no address of this machine: {error.strerror}'
-        ) from error
-    family, *_, address = found[0]
-    with socket.socket(family, socket.SOCK_STREAM) as listener:
-        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        try:
-            listener.bind(address)
-            listener.listen(BACKLOG)
-        except OSError as error:
-            raise LaunchError(f"http cannot listen at {settings.host}:{settings.port}: {error.strerror}") from error
-        yield listener
 
 
 def _url(listener: socket.socket) -> str:

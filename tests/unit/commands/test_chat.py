@@ -35,7 +35,18 @@ STAGES = {"thinker": "text", "talker": None, "code2wav": "audio"}
 
 def asked(**options: Any) -> Asked:
     empty: dict[str, Any] = dict.fromkeys(Asked.__dataclass_fields__)
-    return Asked(**{**empty, "modalities": ["text"], "sets": (), "params": (), "as_json": False, **options})
+    return Asked(
+        **{
+            **empty,
+            "modalities": ["text"],
+            "images": (),
+            "audios": (),
+            "sets": (),
+            "params": (),
+            "as_json": False,
+            **options,
+        }
+    )
 
 
 class TestOptions:
@@ -87,12 +98,12 @@ class TestOptions:
     def test_a_sound_file_goes_along(self, tmp_path: Path) -> None:
         (tmp_path / "a.wav").write_bytes(b"sound")
         assert asked().user("hi") == {"role": "user", "content": "hi"}
-        assert asked(audio=tmp_path / "a.wav").user("hi")["content"] == [
+        assert asked(audios=(tmp_path / "a.wav",)).user("hi")["content"] == [
             {"type": "text", "text": "hi"},
             {"type": "audio", "data": b"sound"},
         ]
         with pytest.raises(InvalidRequestError, match=r"--audio .*b\.wav cannot be read: No such file or directory"):
-            asked(audio=tmp_path / "b.wav").user("hi")
+            asked(audios=(tmp_path / "b.wav",)).user("hi")
 
 
 class TestWhichDeployment:
@@ -142,7 +153,7 @@ class TestWhichDeployment:
         image = tmp_path / "image.png"
         image.write_bytes(b"x" * 9)
         with pytest.raises(InvalidRequestError, match="the prompt has 11 bytes; this deployment takes at most 10"):
-            chat._client(asked(config="synthetic", sets=("router.max_prompt_bytes=10",), image=image), "hi", None)
+            chat._client(asked(config="synthetic", sets=("router.max_prompt_bytes=10",), images=(image,)), "hi", None)
 
     def test_files_are_parts_of_the_message_after_its_text(self, tmp_path: Path) -> None:
         image, audio = tmp_path / "image", tmp_path / "audio"
@@ -151,8 +162,9 @@ class TestWhichDeployment:
         said, seen = {"type": "text", "text": "hi"}, {"type": "image", "data": b"PNG"}
         heard = {"type": "audio", "data": b"RIFF"}
         assert asked().user("hi")["content"] == "hi"
-        assert asked(image=image).user("hi")["content"] == [said, seen]
-        assert asked(image=image, audio=audio).user("hi")["content"] == [said, seen, heard]
+        assert asked(images=(image,)).user("hi")["content"] == [said, seen]
+        assert asked(images=(image,)).user("")["content"] == [seen]
+        assert asked(images=(image,), audios=(audio, audio)).user("hi")["content"] == [said, seen, heard, heard]
 
 
 class TestTurns:

@@ -1,0 +1,33 @@
+"""The listening socket."""
+
+from __future__ import annotations
+
+import socket
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from omnizmq.errors import ConfigError, LaunchError
+from omnizmq.frontend.http.settings import Settings
+
+BACKLOG = 128
+"""Connections that wait to be accepted; the event loop takes as many in one turn."""
+
+
+@contextmanager
+def listening(settings: Settings) -> Iterator[socket.socket]:
+    """Raises `ConfigError` for an address that is none of this machine's, `LaunchError` for a port that is taken."""
+    try:
+        found = socket.getaddrinfo(settings.host, settings.port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
+    except OSError as error:
+        raise ConfigError(
+            f'plugins.http.host: "{settings.host}": no address of this machine: {error.strerror}'
+        ) from error
+    family, *_, address = found[0]
+    with socket.socket(family, socket.SOCK_STREAM) as listener:
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            listener.bind(address)
+            listener.listen(BACKLOG)
+        except OSError as error:
+            raise LaunchError(f"http cannot listen at {settings.host}:{settings.port}: {error.strerror}") from error
+        yield listener

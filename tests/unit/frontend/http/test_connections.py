@@ -1,0 +1,100 @@
+"""Connections that ask for nothing are closed, and no more are held than there may be; on real sockets."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Any
+
+import pytest
+import uvicorn
+from uvicorn.server import ServerState
+
+from omnizmq.frontend.http import connections
+
+ASK = b"GET / HTTP/1.1\r\nhost: here\r\n\r\n"
+Streams = tuple[asyncio.StreamReader, asyncio.StreamWriter]
+
+
+async def app(_: Any, __: Any, send: Any) -> None:
+    """Answers later than a connection may be silent."""
+    await asyncio.sleep(4 * connections.HEAD_S)
+    await send({"type": "http.response.start", "status": 200, "headers": [(b"content-length", b"2")]})
+    await send({"type": "http.response.body", "body": b"ok"})
+
+
+@asynccontextmanager
+async def serving() -> AsyncIterator[int]:
+    config = uvicorn.Config(app, lifespan="off", log_config=None, http=connections.Connection, timeout_keep_alive=60)
+    config.load()
+    state = ServerState()
+    made = lambda: connections.Connection(config=config, server_state=state, app_state={})  # noqa: E731
+    async with await asyncio.get_running_loop().create_server(made, "127.0.0.1", 0) as server:
+        yield server.sockets[0].getsockname()[1]
+        for one in list(state.connections):
+            one.transport.abort()
+
+
+async def sent(port: int, data: bytes) -> Streams:
+    reader, writer = await asyncio.open_connection("127.0.0.1", port)
+    writer.write(data)
+    return reader, writer
+
+
+async def read(streams: Streams) -> bytes:
+    """All that comes until it is closed."""
+    async with asyncio.timeout(20):
+        data = await streams[0].read()
+    streams[1].close()
+    return data
+
+
+@pytest.mark.parametrize("data", [b"", ASK[:-2]])
+def test_one_that_does_not_ask_in_time_is_closed(monkeypatch: pytest.MonkeyPatch, data: bytes) -> None:
+    monkeypatch.setattr(connections, "HEAD_S", 0.1)
+
+    async def scenario() -> None:
+        async with serving() as port:
+            assert await read(await sent(port, data)) == b""
+
+    asyncio.run(scenario())
+
+
+@pytest.mark.parametrize("rest", [b"", ASK[:-2]])
+def test_an_answer_takes_as_long_as_it_takes_and_then_time_begins_again(
+    monkeypatch: pytest.MonkeyPatch, rest: bytes
+) -> None:
+    monkeypatch.setattr(connections, "HEAD_S", 0.1)
+
+    async def scenario() -> None:
+        async with serving() as port:
+            streams = await sent(port, ASK)
+            async with asyncio.timeout(20):
+                head = await streams[0].readuntil(b"ok")
+            assert head.startswith(b"HTTP/1.1 200")
+            streams[1].write(rest)
+            assert await read(streams) == b""
+
+    asyncio.run(scenario())
+
+
+def test_more_than_there_may_be_are_closed_at_once(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(connections, "MOST", 2)
+    monkeypatch.setattr(connections.Connection, "_complained", 0.0)
+
+    async def scenario() -> None:
+        async with serving() as port:
+            held = [await sent(port, b"") for _ in range(2)]
+            for _ in range(3):
+                with pytest.raises((ConnectionResetError, AssertionError)):
+                    assert await read(await sent(port, ASK))
+            for _, writer in held:
+                writer.close()
+
+    asyncio.run(scenario())
+    assert [record.getMessage() for record in caplog.records] == [
+        "more than 2 connections: new ones are closed at once"
+    ]

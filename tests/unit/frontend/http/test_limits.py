@@ -1,0 +1,90 @@
+"""What is refused before a body is held."""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+from typing import Any
+
+import pytest
+from starlette.exceptions import HTTPException
+from starlette.requests import Request
+from starlette.responses import PlainTextResponse
+
+from omnizmq.frontend.http import limits
+from omnizmq.frontend.http.keys import Keys
+from omnizmq.frontend.http.settings import ApiKey
+
+ANN = Keys([ApiKey(name="ann", sha256=hashlib.sha256(b"secret").hexdigest())])
+
+
+class Caller:
+    """One request, and what it is answered. `parts` of its body come; then nothing more."""
+
+    def __init__(self, path: str, *parts: bytes, **headers: str) -> None:
+        self.scope = {
+            "type": "http",
+            "method": "POST",
+            "path": path,
+            "headers": [(name.encode(), value.encode()) for name, value in headers.items()],
+        }
+        self.parts = list(parts)
+        self.status = 0
+
+    async def receive(self) -> Any:
+        if self.parts:
+            return {"type": "http.request", "body": self.parts.pop(0), "more_body": bool(self.parts)}
+        await asyncio.Event().wait()
+        raise AssertionError
+
+    async def send(self, message: Any) -> None:
+        self.status = message.get("status", self.status)
+
+
+async def reads(scope: Any, receive: Any, send: Any) -> None:
+    await Request(scope, receive).body()
+    await PlainTextResponse("read")(scope, receive, send)
+
+
+@pytest.mark.parametrize(
+    ("path", "authorization", "status"),
+    [
+        ("/v1/chat/completions", "", 401),
+        ("/v1/chat/completions", "Bearer other", 401),
+        ("/v1/chat/completions", "Bearer secret", 200),
+        ("/metrics", "", 401),
+        ("/health/live", "", 200),
+    ],
+)
+def test_no_body_is_read_without_a_key(path: str, authorization: str, status: int) -> None:
+    begun = []
+
+    async def app(*asgi: Any) -> None:
+        begun.append(True)
+        await reads(*asgi)
+
+    caller = Caller(path, b"{", b"}", authorization=authorization)
+    asyncio.run(limits.KeysFirst(app, ANN)(caller.scope, caller.receive, caller.send))
+    assert (caller.status, bool(begun)) == (status, status == 200)
+
+
+def test_a_body_that_does_not_come_is_not_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(limits, "BODY_S", 0.05)
+    caller = Caller("/v1/chat/completions")
+    with pytest.raises(HTTPException) as refused:
+        asyncio.run(limits.BodyLimit(reads, 1 << 20)(caller.scope, caller.receive, caller.send))
+    assert refused.value.status_code == 408
+
+
+def test_a_caller_who_has_sent_all_may_wait(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(limits, "BODY_S", 0.05)
+
+    async def app(scope: Any, receive: Any, send: Any) -> None:
+        await Request(scope, receive).body()
+        with pytest.raises(TimeoutError):  # of its own: it was not told that the caller is gone
+            await asyncio.wait_for(receive(), 0.3)
+        await PlainTextResponse("read")(scope, receive, send)
+
+    caller = Caller("/v1/chat/completions", b"{}")
+    asyncio.run(limits.BodyLimit(app, 1 << 20)(caller.scope, caller.receive, caller.send))
+    assert caller.status == 200
