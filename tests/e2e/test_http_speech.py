@@ -128,7 +128,7 @@ class TestEvents:
         ({"response_format": "pcm16"}, "response_format", "formats are wav, pcm, flac, mp3, opus"),
         ({"voice": "caruso"}, "voice", "there is no voice 'caruso'; the one voice is 'default'"),
         ({"speed": 4.5}, "speed", "less than or equal to 4"),
-        ({"speed": 0.3}, None, "this deployment cannot say it: talker: parameter speed = 0.3 is not usable"),
+        ({"speed": 0.3}, "speed", "this deployment cannot say it: talker: parameter speed = 0.3 is not usable"),
         ({"instructions": "Whisper."}, "instructions", "is not supported"),
         ({"stream_format": "raw"}, "stream_format", "'audio' or 'sse'"),
         ({"extra_body": {"params": {"singer": {}}}}, "params", "stages are thinker, talker, code2wav"),
