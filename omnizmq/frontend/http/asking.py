@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import binascii
+import re
 from base64 import b64decode
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -54,9 +55,9 @@ class Asked:
     fields: dict[tuple[str, str], str]
 
     def field_of(self, error: OmnizmqError) -> str | None:
-        """Which the stage does not take, as far as its words tell: engines begin with `parameter NAME`."""
+        """Which the stage does not take, as far as its words tell: engines say `parameter NAME`."""
         for (stage, name), field in self.fields.items():
-            if stage == error.stage and error.message.startswith(f"parameter {name} "):
+            if stage == error.stage and re.search(rf"\bparameter '?{re.escape(name)}\b", error.message):
                 return field
         return None
 
