@@ -110,7 +110,10 @@ def _naming(asked: Asked) -> Iterator[None]:
     try:
         yield
     except InvalidRequestError as error:
-        raise RefusedError(error.message, error, asked.field_of(error)) from error
+        field = asked.field_of(error)
+        if field is None:
+            raise
+        raise RefusedError(error.message, error, field) from error
 
 
 def now() -> int:
