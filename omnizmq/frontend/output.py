@@ -37,6 +37,11 @@ class RequestOutput(msgspec.Struct, frozen=True):
     usage_incomplete: tuple[str, ...] = ()
     notes: Mapping[str, str] = {}
 
+    @property
+    def sound(self) -> tuple[NDArray[np.float32], int] | None:
+        """Samples and their rate, where there are any."""
+        return (self.audio, self.sample_rate) if self.audio is not None and self.sample_rate else None
+
     @classmethod
     def of(
         cls,

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import openai
 import pytest
+from support.bridge import official
 from support.running import Running, eventually, launched
 from support.sounds import WITH_AAC, assert_alike, decoded, written
 
@@ -29,7 +30,7 @@ def deployment() -> Iterator[Running]:
 
 @pytest.fixture(scope="module")
 def client(deployment: Running) -> Iterator[Any]:
-    with openai.OpenAI(base_url=f"{deployment.ready['plugins']['http']}/v1", api_key="none", max_retries=0) as client:
+    with official(deployment) as client:
         yield client
 
 

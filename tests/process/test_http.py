@@ -45,6 +45,29 @@ def test_it_answers_and_refuses_in_one_shape(deployment: Running) -> None:
     assert deployment.idle()
 
 
+@pytest.mark.parametrize("deployment", [ECHO], indirect=True)
+def test_a_callers_own_words_come_back_with_a_whole_answer(deployment: Running) -> None:
+    with web(deployment) as http:
+        answer = http.post("/v1/chat/completions", json={**BODY, "metadata": {"order": "7"}, "user": "ann"})
+        assert answer.json()["metadata"] == {"order": "7"}
+
+
+@pytest.mark.parametrize("deployment", [(*ECHO, 'plugins.http.cors_origins=["https://example.org"]')], indirect=True)
+def test_a_page_of_a_named_origin_may_ask_and_read_the_headers(deployment: Running) -> None:
+    allowed, exposed = "access-control-allow-origin", "access-control-expose-headers"
+    asking = {"access-control-request-method": "POST", "access-control-request-headers": "authorization,x-request-id"}
+    with web(deployment) as http:
+        for origin, status in (("https://example.org", 200), ("https://example.com", 400)):
+            before = http.options("/v1/chat/completions", headers={"origin": origin, **asking})
+            answer = http.post("/v1/chat/completions", json=BODY, headers={"origin": origin})
+            refused = http.post("/v1/chat/completions", json={}, headers={"origin": origin})
+            assert (before.status_code, answer.status_code, refused.status_code) == (status, 200, 400)
+            told = origin if status == 200 else None
+            assert {one.headers.get(allowed) for one in (before, answer, refused)} == {told}
+            if told:
+                assert answer.headers[exposed] == "x-request-id, x-should-retry, retry-after"
+
+
 @pytest.mark.parametrize("deployment", [(*ECHO, "plugins.http.max_body_mib=1")], indirect=True)
 def test_a_body_over_the_limit(deployment: Running) -> None:
     large = json.dumps({**BODY, "messages": [{"role": "user", "content": "x" * (1 << 20)}]}).encode()

@@ -74,9 +74,13 @@ def test_what_was_asked_is_counted_and_measured() -> None:
 
 
 def test_the_deployments_state_is_told_and_what_is_in_work() -> None:
-    with launched("synthetic", *SLOW, "stage.talker.replicas=2") as deployment, web(deployment) as http:
+    settings = (*SLOW, "stage.talker.replicas=2", "plugins.http.max_concurrent=1")
+    with launched("synthetic", *settings) as deployment, web(deployment) as http:
         with http.stream("POST", CHAT, json={**LONG, "stream": True}, headers={"x-request-id": "secret"}) as answer:
+            assert http.post(CHAT, json=BODY).status_code == 429
             found = scraped(http)
+            assert value(found, "omnizmq_http_answers_total", path=CHAT, status="429") == 1
+            assert not [name for name, _ in found if name == "omnizmq_requests_failed_total"]
             assert value(found, "omnizmq_http_in_flight") == 1
             assert value(found, "omnizmq_live_requests") == 1
             assert value(found, "stage_inflight_requests", stage="thinker", replica="thinker/0") == 1

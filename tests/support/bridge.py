@@ -1,11 +1,14 @@
-"""The HTTP bridge of a deployment without a model, for tests."""
+"""The HTTP bridge of a deployment, for tests: of one without a model unless said otherwise."""
 
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import httpx
+import openai
 
 from support.running import Running
 
@@ -22,6 +25,14 @@ def key(name: str) -> str:
 
 def web(running: Running, **headers: str) -> Any:
     return httpx.Client(base_url=running.ready["plugins"]["http"], headers=headers, timeout=20)
+
+
+@contextmanager
+def official(running: Running) -> Iterator[Any]:
+    """OpenAI's own client, which asks once."""
+    url = f"{running.ready['plugins']['http']}/v1"
+    with openai.OpenAI(base_url=url, api_key="none", max_retries=0) as client:
+        yield client
 
 
 def error_of(answer: Any) -> tuple[int, str | None, str]:

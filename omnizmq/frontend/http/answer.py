@@ -88,8 +88,8 @@ class Whole:
     def take(self, output: RequestOutput) -> None:
         if output.text:
             self.transcript.add(output.text)
-        if output.audio is not None and output.sample_rate and self._encoder is not None:
-            self._encoder.add(output.audio, output.sample_rate)
+        if output.sound is not None and self._encoder is not None:
+            self._encoder.add(*output.sound)
         if output.finished:
             self._end = output
 
@@ -131,8 +131,8 @@ class Streamed:
                 yield self._chunk({"content": output.text})
             else:
                 yield self._chunk({"audio": self._audio(transcript=output.text)})
-        if output.audio is not None and output.sample_rate and self._encoder is not None:
-            yield from self._sound(self._base64.add(self._encoder.add(output.audio, output.sample_rate)))
+        if output.sound is not None and self._encoder is not None:
+            yield from self._sound(self._base64.add(self._encoder.add(*output.sound)))
         if output.finished:
             yield from self._end(output)
 

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import binascii
+import re
 from base64 import b64decode
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
+from omnizmq.errors import OmnizmqError
 from omnizmq.frontend.http.hearing import check_sounds
 from omnizmq.frontend.http.problems import BridgeError
 from omnizmq.frontend.http.schema import (
@@ -45,11 +47,41 @@ SPEED = "talker.speed"
 
 @dataclass(frozen=True)
 class Asked:
-    """What `generate` is called with."""
+    """What `generate` is called with. `fields` of the body are what these parameters of stages came from."""
 
     prompt: list[dict[str, Any]]
     modalities: list[str]
     params: dict[str, dict[str, Any]]
+    fields: dict[tuple[str, str], str]
+
+    def field_of(self, error: OmnizmqError) -> str | None:
+        """Which the stage does not take, as far as its words tell: engines say `parameter NAME`."""
+        for (stage, name), field in self.fields.items():
+            if stage == error.stage and re.search(rf"\bparameter '?{re.escape(name)}\b", error.message):
+                return field
+        return None
+
+
+class Params:
+    """Of the stages, by their names, as they are gathered."""
+
+    def __init__(self, given: dict[str, dict[str, Any]]) -> None:
+        self.values = {stage: dict(values) for stage, values in given.items()}
+        self.fields: dict[tuple[str, str], str] = {}
+
+    def put(self, target: str, value: Any, field: str) -> None:
+        """`target`: as in "STAGE.PARAMETER"; `field`: of the body. Raises `BridgeError` for what there is already."""
+        stage, _, name = target.partition(".")
+        values = self.values.setdefault(stage, {})
+        if name in values:
+            raise _bad(f"{name} is given twice: as {field} and in params.{stage}", field)
+        values[name] = value
+        self.fields[stage, name] = field
+
+    def put_default(self, target: str, value: Any) -> None:
+        """Unless there is one."""
+        stage, _, name = target.partition(".")
+        self.values.setdefault(stage, {}).setdefault(name, value)
 
 
 class Asking:
@@ -83,11 +115,11 @@ class Asking:
         params = self._params(body.params)
         first = self.text_stage or next(iter(self._stages))
         for name, value in self._sampling(body).items():
-            _put(params, first, name, value, name)
+            params.put(f"{first}.{name}", value, name)
         if body.audio is not None:
             check_format(body.audio.format, formats(), "audio.format")
             self._voice(params, body.audio.voice, "audio.voice")
-        return Asked(prompt, wanted, params)
+        return Asked(prompt, wanted, params.values, params.fields)
 
     def speech(self, body: SpeechBody) -> Asked:
         """Raises `BridgeError`."""
@@ -99,15 +131,14 @@ class Asking:
         params = self._params(body.params)
         say = self._settings.speech_to or (f"{self.text_stage}.say" if self.text_stage else "prompt")
         if say != "prompt":
-            stage, _, parameter = say.partition(".")
-            _put(params, stage, parameter, body.input, "input")
+            params.put(say, body.input, "input")
         if body.speed != 1:
-            stage, _, parameter = (self._settings.speed_to or SPEED).partition(".")
-            if stage not in self._stages:
+            target = self._settings.speed_to or SPEED
+            if target.partition(".")[0] not in self._stages:
                 raise _bad("speed: this deployment speaks at its own, 1", "speed")
-            _put(params, stage, parameter, body.speed, "speed")
+            params.put(target, body.speed, "speed")
         self._voice(params, body.voice, "voice")
-        return Asked([{"role": "user", "content": body.input}], ["audio"], params)
+        return Asked([{"role": "user", "content": body.input}], ["audio"], params.values, params.fields)
 
     def check_model(self, name: str) -> None:
         """Raises `BridgeError`."""
@@ -115,19 +146,18 @@ class Asking:
             text = f"the model {name!r} does not exist; this deployment serves {self._model!r}"
             raise BridgeError(404, "model_not_found", text, "model")
 
-    def _voice(self, params: dict[str, dict[str, Any]], voice: str | Voice, where: str) -> None:
+    def _voice(self, params: Params, voice: str | Voice, where: str) -> None:
         """Into the parameters. A name that means the default voice yields to what they have already."""
         name = voice.id if isinstance(voice, Voice) else voice
         voices = self._settings.voices
-        stage, _, parameter = self._settings.voice_to.partition(".")
         chosen = next((known for known in voices if known.lower() == name.lower()), None)
         if chosen is not None:
-            _put(params, stage, parameter, chosen, where)
+            params.put(self._settings.voice_to, chosen, where)
         elif name.lower() not in OPENAI_VOICES:
             known = f"voices are {', '.join(voices)}, and " if voices else "the one voice is "
             raise _bad(f"there is no voice {name!r}; {known}'default'", where)
         elif voices:
-            params.setdefault(stage, {}).setdefault(parameter, voices[0])
+            params.put_default(self._settings.voice_to, voices[0])
 
     def _wanted(self, body: ChatBody) -> list[str]:
         """Text comes along with sound: it is the transcript."""
@@ -154,11 +184,11 @@ class Asking:
         }
         return {name: value for name, value in given.items() if value is not None}
 
-    def _params(self, given: dict[str, dict[str, Any]]) -> dict[str, dict[str, Any]]:
+    def _params(self, given: dict[str, dict[str, Any]]) -> Params:
         for stage in given:
             if stage not in self._stages:
                 raise _bad(f"params.{stage}: stages are {', '.join(self._stages)}", "params")
-        return {stage: dict(values) for stage, values in given.items()}
+        return Params(given)
 
     # --- Messages --------------------------------------------------------------------------------------------------
 
@@ -199,14 +229,6 @@ class Asking:
         if not head.startswith("data:image/") or not head.endswith(";base64") or not comma:
             raise _bad(f"{where}: a data: URL such as data:image/png;base64,… was expected: nothing is fetched", where)
         return _decoded(data, where)
-
-
-def _put(params: dict[str, dict[str, Any]], stage: str, name: str, value: Any, where: str) -> None:
-    """Raises `BridgeError` for what `params` have already."""
-    values = params.setdefault(stage, {})
-    if name in values:
-        raise _bad(f"{name} is given twice: as {where} and in params.{stage}", where)
-    values[name] = value
 
 
 def _decoded(text: str, where: str) -> bytes:

@@ -17,7 +17,7 @@ from omnizmq.frontend.http.coding import taken
 from omnizmq.frontend.http.described import GENERATING, HEADERS, refusals
 from omnizmq.frontend.http.gone import while_connected
 from omnizmq.frontend.http.schema import ChatBody
-from omnizmq.frontend.http.sending import DONE, answered, event, joined_events, sent
+from omnizmq.frontend.http.sending import DONE, Begun, answered, event, joined_events, sent
 from omnizmq.frontend.http.service import Caller, Service, now
 from omnizmq.frontend.http.sound import Encoder
 from omnizmq.frontend.output import RequestOutput
@@ -40,7 +40,7 @@ def routes(service: Service) -> APIRouter:
         answer = _Answer(service, asked, caller, encoder, body.metadata)
         if body.stream:
             include_usage = body.stream_options is not None and body.stream_options.include_usage
-            return await sent(request, answer.events(include_usage), "text/event-stream")
+            return await sent(request, answer.begin(include_usage), "text/event-stream")
         return await while_connected(request.receive, answer.whole())
 
     return router
@@ -65,36 +65,35 @@ class _Answer:
 
     async def whole(self) -> Response:
         """Raises `OmnizmqError`, `BridgeError`."""
-        with self._service.place():
-            async with aclosing(self._outputs) as outputs:
-                first = await anext(outputs)
-                head = self._head(first)
-                answer = Whole(head, self._encoder)
-                await taken(self._encoder, first, partial(answer.take, first))
-                async for output in outputs:
-                    await taken(self._encoder, output, partial(answer.take, output))
+        async with aclosing(self._outputs) as outputs:
+            first = await anext(outputs)
+            head = self._head(first)
+            answer = Whole(head, self._encoder)
+            await taken(self._encoder, first, partial(answer.take, first))
+            async for output in outputs:
+                await taken(self._encoder, output, partial(answer.take, output))
         self._keep(head, str(answer.transcript))
         document: dict[str, Any] = answer.document()
         if self._metadata is not None:
             document["metadata"] = self._metadata
         return answered(document, headers={"x-request-id": first.request_id})
 
-    async def events(self, include_usage: bool) -> AsyncGenerator[str | bytes, None]:
-        """First the request id, then server-sent events. Raises `OmnizmqError`, `BridgeError`."""
-        with self._service.place():
-            async with aclosing(self._outputs) as outputs:
-                first = await anext(outputs)
-                yield first.request_id
-                head = self._head(first)
-                answer = Streamed(head, self._encoder, include_usage=include_usage)
+    async def begin(self, include_usage: bool) -> Begun:
+        """Server-sent events. It and they raise `OmnizmqError`, `BridgeError`."""
+        first = await anext(self._outputs)
+        return Begun(first.request_id, self._events(first, include_usage), self._outputs)
 
-                def events(output: RequestOutput) -> bytes:
-                    return joined_events(answer.take(output))
+    async def _events(self, first: RequestOutput, include_usage: bool) -> AsyncGenerator[bytes, None]:
+        head = self._head(first)
+        answer = Streamed(head, self._encoder, include_usage=include_usage)
 
-                yield event(answer.begin()) + await taken(self._encoder, first, partial(events, first))
-                async for output in outputs:
-                    if piece := await taken(self._encoder, output, partial(events, output)):
-                        yield piece
+        def events(output: RequestOutput) -> bytes:
+            return joined_events(answer.take(output))
+
+        yield event(answer.begin()) + await taken(self._encoder, first, partial(events, first))
+        async for output in self._outputs:
+            if piece := await taken(self._encoder, output, partial(events, output)):
+                yield piece
         self._keep(head, str(answer.transcript))
         yield DONE
 

@@ -43,11 +43,12 @@ class Measured:
         since_s = now_s - self._asked_s
         if output.text and self.first_text_s is None:
             self.first_text_s = since_s
-        if output.audio is not None and output.sample_rate:
+        if output.sound is not None:
             if self.first_audio_s is None:
                 self.first_audio_s = since_s
             self.last_audio_s = since_s
-            sound_s = len(output.audio) / output.sample_rate
+            samples, rate = output.sound
+            sound_s = len(samples) / rate
             self.sound_s += sound_s
             self._playback.add(now_s, sound_s)
 

@@ -36,6 +36,15 @@ class BridgeError(Exception):
         self.param = param
 
 
+class RefusedError(InvalidRequestError):
+    """A stage does not take the request: `param` is the field at fault, where that is known."""
+
+    def __init__(self, message: str, error: InvalidRequestError, param: str | None = None) -> None:
+        super().__init__(message, stage=error.stage, replica=error.replica)
+        self.request_id = error.request_id
+        self.param: str | None = error.param if isinstance(error, RefusedError) else param
+
+
 def of(error: OmnizmqError | BridgeError) -> tuple[int, dict[str, Any], dict[str, str]]:
     """Status, body and headers."""
     if isinstance(error, BridgeError):
@@ -46,7 +55,8 @@ def of(error: OmnizmqError | BridgeError) -> tuple[int, dict[str, Any], dict[str
         )
     again = isinstance(error, OverloadedError | UnavailableError)
     status = error.http_status
-    return status, body(status, error.code, _told(error)), retry(again)
+    param = error.param if isinstance(error, RefusedError) else None
+    return status, body(status, error.code, _told(error), param), retry(again)
 
 
 def body(status: int, code: str, message: str, param: str | None = None) -> dict[str, Any]:

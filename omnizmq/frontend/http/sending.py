@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import AsyncGenerator, Iterable
+from collections.abc import AsyncGenerator, Coroutine, Iterable
 from contextlib import aclosing, suppress
-from typing import Any
+from typing import Any, NamedTuple
 
 import msgspec
 from starlette.requests import Request
@@ -46,37 +46,44 @@ def joined_events(documents: Iterable[Any]) -> bytes:
     return b"".join(map(event, documents))
 
 
-async def sent(request: Request, parts: AsyncGenerator[str | bytes, None], media_type: str) -> Response:
-    """An answer that goes out part by part. The first of `parts` is the request id: with it the answer begins.
+class Begun(NamedTuple):
+    """An answer whose first part is there. `source` is what the parts are made of, and is closed after them."""
 
-    Raises what goes wrong before: only then it can have a status of its own.
+    request_id: str
+    parts: AsyncGenerator[bytes, None]
+    source: AsyncGenerator[Any, None]
+
+
+async def sent(request: Request, begin: Coroutine[Any, Any, Begun], media_type: str) -> Response:
+    """An answer that goes out part by part.
+
+    Raises what goes wrong in `begin`: only then it can have a status of its own.
     """
-    request_id = await while_connected(request.receive, anext(parts))
-    assert isinstance(request_id, str)
-    return _Sent(parts, media_type, {"x-request-id": request_id, "cache-control": "no-cache"})
+    return _Sent(await while_connected(request.receive, begin), media_type)
 
 
 class _Sent(Response):
     """What goes wrong after its begin is an event, where the media type has events; else the answer is cut off."""
 
-    def __init__(self, parts: AsyncGenerator[str | bytes, None], media_type: str, headers: dict[str, str]) -> None:
-        super().__init__(None, 200, headers, media_type)
+    def __init__(self, begun: Begun, media_type: str) -> None:
+        super().__init__(None, 200, {"x-request-id": begun.request_id, "cache-control": "no-cache"}, media_type)
         del self.headers["content-length"]
-        self._parts = parts
+        self._begun = begun
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:  # noqa: ARG002
-        with suppress(CallerGoneError):
-            await while_connected(receive, self._send(send))
+        # Here, because a caller that has gone already cancels what sends before it begins.
+        async with aclosing(self._begun.source), aclosing(self._begun.parts):
+            with suppress(CallerGoneError):
+                await while_connected(receive, self._send(send))
 
     async def _send(self, send: Send) -> None:
         await send({"type": "http.response.start", "status": self.status_code, "headers": self.raw_headers})
-        async with aclosing(self._parts) as parts:
-            try:
-                async for part in parts:
-                    await send({"type": "http.response.body", "body": part, "more_body": True})
-            except (OmnizmqError, BridgeError) as error:
-                if self.media_type != "text/event-stream":
-                    log.warning("an answer is cut off: %s", error)
-                    return  # without its end, by which the caller tells it from a whole one
-                await send({"type": "http.response.body", "body": event(problems.of(error)[1]), "more_body": True})
+        try:
+            async for part in self._begun.parts:
+                await send({"type": "http.response.body", "body": part, "more_body": True})
+        except (OmnizmqError, BridgeError) as error:
+            if self.media_type != "text/event-stream":
+                log.warning("an answer is cut off: %s", error)
+                return  # without its end, by which the caller tells it from a whole one
+            await send({"type": "http.response.body", "body": event(problems.of(error)[1]), "more_body": True})
         await send({"type": "http.response.body", "body": b"", "more_body": False})

@@ -14,7 +14,7 @@ from omnizmq.frontend.client import AsyncClient
 from omnizmq.frontend.http.asking import Asked, Asking
 from omnizmq.frontend.http.keys import Keys
 from omnizmq.frontend.http.metrics import Metrics
-from omnizmq.frontend.http.problems import BridgeError
+from omnizmq.frontend.http.problems import BridgeError, RefusedError
 from omnizmq.frontend.http.settings import Settings
 from omnizmq.frontend.http.transcripts import Transcripts
 from omnizmq.frontend.output import RequestOutput
@@ -59,7 +59,7 @@ class Service:
         )
 
     @contextmanager
-    def place(self) -> Iterator[None]:
+    def _place(self) -> Iterator[None]:
         """One of `max_concurrent`. Raises `BridgeError`."""
         if self.in_flight >= self.settings.max_concurrent:
             raise BridgeError(
@@ -72,7 +72,8 @@ class Service:
             self.in_flight -= 1
 
     async def outputs(self, asked: Asked, caller: Caller) -> AsyncGenerator[RequestOutput, None]:
-        """As `AsyncClient.generate` gives them; the request is the caller's from the first on, or from its error."""
+        """As `AsyncClient.generate` gives them; the request is the caller's from the first on, or from its error. It
+        has one of `max_concurrent` places until they are closed. Raises `OmnizmqError`, `BridgeError`."""
         generated = self.client.generate(
             asked.prompt,
             modalities=asked.modalities,
@@ -82,7 +83,7 @@ class Service:
             traceparent=caller.traceparent,
         )
         known = False
-        with self.metrics.request() as measure, self._claiming(caller):
+        with self._place(), _naming(asked), self.metrics.request() as measure, self._claiming(caller):
             async with aclosing(generated):
                 async for output in generated:
                     measure(output)
@@ -101,6 +102,18 @@ class Service:
             if id_ is not None and not self.keys.remembers(caller.owner, id_):
                 self.keys.made(caller.owner, id_, caller.external_id or id_)
             raise
+
+
+@contextmanager
+def _naming(asked: Asked) -> Iterator[None]:
+    """Where a stage refuses what came from a field of the body, that is said."""
+    try:
+        yield
+    except InvalidRequestError as error:
+        field = asked.field_of(error)
+        if field is None:
+            raise
+        raise RefusedError(error.message, error, field) from error
 
 
 def now() -> int:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, AsyncIterator
 from contextlib import aclosing
 from functools import partial
 from typing import Any
@@ -16,9 +16,9 @@ from omnizmq.frontend.http.answer import check_ended, tokens_of
 from omnizmq.frontend.http.asking import Asked
 from omnizmq.frontend.http.coding import taken
 from omnizmq.frontend.http.described import GENERATING, HEADERS, SOUNDS, refusals
-from omnizmq.frontend.http.problems import BridgeError
+from omnizmq.frontend.http.problems import BridgeError, RefusedError
 from omnizmq.frontend.http.schema import SpeechBody
-from omnizmq.frontend.http.sending import event, sent
+from omnizmq.frontend.http.sending import Begun, event, sent
 from omnizmq.frontend.http.service import Caller, Service
 from omnizmq.frontend.http.sound import MEDIA_TYPES, Base64Stream, Encoder, check_format, formats
 from omnizmq.frontend.output import RequestOutput
@@ -39,9 +39,8 @@ def routes(service: Service) -> APIRouter:
         caller = service.caller(request)
         format_ = _format(body.response_format)
         speech = _Speech(service, service.asking.speech(body), caller, Encoder(format_, streamed=True))
-        if body.stream_format == "sse":
-            return await sent(request, speech.events(), "text/event-stream")
-        return await sent(request, speech.pieces(), MEDIA_TYPES[format_])
+        media_type = MEDIA_TYPES[format_] if body.stream_format == "audio" else "text/event-stream"
+        return await sent(request, speech.begin(events=body.stream_format == "sse"), media_type)
 
     return router
 
@@ -60,49 +59,46 @@ class _Speech:
         self._service = service
         self._outputs = service.outputs(asked, caller)
         self._encoder = encoder
+        self._request_id = ""
         self._end: RequestOutput | None = None
 
-    async def pieces(self) -> AsyncGenerator[str | bytes, None]:
-        """First the request id, then the file's bytes. Raises `OmnizmqError`, `BridgeError`; what is refused, and
-        where nothing sounds, before the id."""
-        named = False
-        with self._service.place():
-            async with aclosing(self._outputs) as outputs:
-                try:
-                    async for output in outputs:
-                        piece = await taken(self._encoder, output, partial(self._take, output))
-                        if not piece:
-                            continue
-                        if not named:
-                            yield output.request_id
-                            named = True
-                        yield piece
-                except InvalidRequestError as error:
-                    if error.stage is None:
-                        raise
-                    refused = InvalidRequestError(f"this deployment cannot say it: {error.stage}: {error.message}")
-                    refused.request_id = error.request_id
-                    raise refused from error
-        if not named:
+    async def begin(self, *, events: bool) -> Begun:
+        """The file's bytes, or server-sent events. It and they raise `OmnizmqError`, `BridgeError`; what is refused,
+        and where nothing sounds, it does."""
+        pieces = self._pieces()
+        first = await anext(pieces, b"")
+        if not first:
             raise BridgeError(400, "invalid_request", self._silence(), "input")
+        parts = _joined(first, pieces)
+        return Begun(self._request_id, self._events(parts) if events else parts, pieces)
 
-    async def events(self) -> AsyncGenerator[str | bytes, None]:
-        """First the request id, then server-sent events. Raises as `pieces`."""
+    async def _pieces(self) -> AsyncGenerator[bytes, None]:
+        """Of the file; none where nothing sounds."""
+        async with aclosing(self._outputs) as outputs:
+            try:
+                async for output in outputs:
+                    if piece := await taken(self._encoder, output, partial(self._take, output)):
+                        yield piece
+            except InvalidRequestError as error:
+                if error.stage is None:
+                    raise
+                why = f"this deployment cannot say it: {error.stage}: {error.message}"
+                raise RefusedError(why, error) from error
+
+    async def _events(self, pieces: AsyncIterator[bytes]) -> AsyncGenerator[bytes, None]:
         base64 = Base64Stream()
-        async with aclosing(self.pieces()) as pieces:
-            async for piece in pieces:
-                if isinstance(piece, str):
-                    yield piece
-                elif data := base64.add(piece):
-                    yield _delta(data)
+        async for piece in pieces:
+            if data := base64.add(piece):
+                yield _delta(data)
         if data := base64.end():
             yield _delta(data)
         yield event({"type": "speech.audio.done", "usage": self._usage()})
 
     def _take(self, output: RequestOutput) -> bytes:
         """What can be sent by now. Raises `BridgeError` where the request was aborted."""
-        if output.audio is not None and output.sample_rate:
-            return self._encoder.add(output.audio, output.sample_rate)
+        self._request_id = output.request_id
+        if output.sound is not None:
+            return self._encoder.add(*output.sound)
         if output.finished:
             check_ended(output)
             self._end = output
@@ -119,6 +115,12 @@ class _Speech:
         tokens = tokens_of(self._end.usage, self._service.asking.text_stage)
         read = tokens.text or tokens.prompt
         return {"input_tokens": read, "output_tokens": tokens.sound, "total_tokens": read + tokens.sound}
+
+
+async def _joined(first: bytes, rest: AsyncIterator[bytes]) -> AsyncGenerator[bytes, None]:
+    yield first
+    async for piece in rest:
+        yield piece
 
 
 def _delta(data: str) -> bytes:

@@ -207,7 +207,12 @@ def of_no_size(folder: Path) -> None:
     (folder / "preprocessor_config.json").write_text('{"max_pixels": "many"}')
 
 
+def of_no_edge(folder: Path) -> None:
+    (folder / "preprocessor_config.json").write_text('{"size": {"longest_edge": "many"}}')
+
+
 DAMAGE = [
+    (of_no_edge, "thinker", LaunchError, r"preprocessor_config\.json: size\.longest_edge is 'many': it must be a num"),
     (unprocessed, "thinker", LaunchError, r"the checkpoint .* has no preprocessor_config\.json"),
     (of_no_size, "thinker", LaunchError, r"preprocessor_config\.json: max_pixels is 'many': it must be a number"),
     (

@@ -5,8 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 
 import numpy as np
-import openai
 import pytest
+from support.bridge import official
 from support.running import launched
 from support.sounds import decoded, written
 
@@ -29,8 +29,7 @@ SAID = ("--param", f"thinker.say={TEXT}")
 def test_speech_is_what_the_command_line_writes(config: str, chat: tuple[str, ...], tmp_path: Path) -> None:
     with launched(config, "plugins.http.port=0") as running:
         wave = written(tmp_path / "reply.wav", *chat, "--connect", running.name)
-        url = f"{running.ready['plugins']['http']}/v1"
-        with openai.OpenAI(base_url=url, api_key="none", max_retries=0) as client:
+        with official(running) as client:
             said = client.audio.speech.create(model=running.name, voice="alloy", input=TEXT, response_format="pcm")
         assert np.array_equal(decoded(said.content, "pcm", len(wave)), wave)
         assert len(wave) > 24000
