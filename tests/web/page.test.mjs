@@ -136,6 +136,49 @@ describe("an answer", () => {
   });
 });
 
+test("the sound of an answer is not shown with the next one", async () => {
+  const page = await ready();
+  await ask(page, QUESTION);
+  await page.waitForFunction(() => document.getElementById("status").textContent.startsWith("Answered"));
+  await page.waitForFunction(() => document.getElementById("stop").disabled); // it has been heard to its end
+  assert.equal(await page.locator("#heard").isVisible(), true);
+  await page.locator("#speak").uncheck();
+  await ask(page, QUESTION);
+  await page.waitForFunction(() => document.querySelectorAll(".turn").length === 4);
+  assert.equal(await page.locator("#heard").isVisible(), false);
+  await page.waitForSelector("#send:enabled");
+  assert.equal(await page.locator("#heard").isVisible(), false);
+  await closed(page);
+});
+
+test("the conversation stays while another page is looked at, with as much of an answer as had come", async () => {
+  const page = await ready();
+  await page.locator("#speak").uncheck();
+  await ask(page, QUESTION);
+  await page.waitForFunction(() => document.getElementById("status").textContent.startsWith("Answered"));
+  await ask(page, STORY);
+  await page.waitForFunction(() => document.querySelectorAll(".turn")[3]?.lastElementChild.textContent.length > 10);
+  await page.locator("#text").fill("not sent yet");
+  await page.getByRole("link", { name: "Deployment" }).click();
+  await page.waitForSelector("#replicas tr");
+  await page.getByRole("link", { name: "Talk" }).click();
+  await page.waitForSelector("#send:enabled");
+  const said = await page.locator(".turn span:last-child").allTextContents();
+  assert.deepEqual(said.slice(0, 3), [QUESTION, ANSWER, STORY]);
+  assert.ok(said[3].length > 10);
+  assert.equal(await page.locator("#text").inputValue(), "not sent yet");
+  await deployment.idle();
+  const sent = page.waitForRequest((request) => request.method() === "POST");
+  await page.locator("#text").press("Enter");
+  assert.deepEqual((await sent).postDataJSON().messages.map((message) => message.content), [...said, "not sent yet"]);
+  await page.waitForFunction(() => document.getElementById("status").textContent.startsWith("Answered"));
+  await page.locator("#fresh").click();
+  await page.reload();
+  await page.waitForSelector("#send:enabled");
+  assert.equal(await page.locator(".turn").count(), 0);
+  await closed(page);
+});
+
 test("Stop ends the request with one abort, and the sound", async () => {
   const { aborted } = (await deployment.status()).counters;
   const page = await ready();

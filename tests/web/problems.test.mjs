@@ -57,7 +57,10 @@ describe("a deployment with keys and room for one", () => {
     await page.keyboard.press("Enter");
     await page.waitForFunction(() => /not one of its keys/.test(document.getElementById("problem").textContent));
     await page.locator("#key").fill("key of ann");
-    await page.keyboard.press("Enter");
+    await page.getByRole("button", { name: "Use this key" }).click();
+    await page.waitForSelector("#send:enabled");
+    assert.equal(await page.locator("#locked").isVisible(), false);
+    assert.equal(await page.evaluate(() => document.activeElement.id), "text");
     await ask(page, "one two");
     await page.waitForFunction(() => document.getElementById("status").textContent.startsWith("Answered"));
     assert.equal(await page.locator("#problem").isVisible(), false);
@@ -154,6 +157,22 @@ test("a server that does not answer yet: the pages ask it again, and words wait 
   }
 });
 
+test("a server that says nothing: the page of the deployment does not wait for ever", async () => {
+  const deployment = await launched("synthetic");
+  try {
+    const board = await paged(browser, `${deployment.url}/deployment`);
+    await board.waitForSelector("#replicas tr");
+    await board.route("**/v1/deployment", () => {}); // it is never answered
+    assert.match(await problem(board), /does not answer/);
+    await board.unroute("**/v1/deployment");
+    await board.locator("#problem").waitFor({ state: "hidden" });
+    assert.equal(await board.locator("#board.stale").count(), 0);
+    await closed(board);
+  } finally {
+    await deployment.stop();
+  }
+});
+
 test("a server that is gone: in the middle of an answer, and before one", async () => {
   const deployment = await launched("synthetic", SLOW);
   try {
@@ -167,7 +186,10 @@ test("a server that is gone: in the middle of an answer, and before one", async 
     await ask(page, "one two");
     await page.waitForFunction(() => /does not answer/.test(document.getElementById("problem").textContent));
     assert.equal(await page.locator("#text").inputValue(), "one two");
+    await page.waitForFunction(() => /What became of it is not known/.test(document.getElementById("verdict").textContent));
     assert.match(await problem(board), /does not answer/);
+    assert.equal(await board.locator("#board.stale").count(), 1, "its figures are marked as old");
+    assert.equal(await board.locator("#again").textContent(), "no answer since");
     await closed(page);
     await closed(board);
   } finally {

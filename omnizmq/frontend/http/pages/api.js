@@ -1,6 +1,7 @@
 // The bridge's API as the pages use it: one shape for all that goes wrong, and an answer's events.
 
 const KEY = "omnizmq-key";
+const ANSWER_MS = 10_000; // a server that takes longer for a document has been stopped, or cannot be reached
 
 /** What the reader should be told. `status`: 0 where no server answered. */
 export class Problem extends Error {
@@ -37,9 +38,13 @@ export async function ask(path, { body, headers = {}, signal } = {}) {
   return answer;
 }
 
-/** A JSON document. Throws as `ask` does. */
+/** A JSON document, within `ANSWER_MS`. Throws `Problem`. */
 export async function get(path) {
-  return (await ask(path)).json();
+  try {
+    return await (await ask(path, { signal: AbortSignal.timeout(ANSWER_MS) })).json();
+  } catch (error) {
+    throw lost(error);
+  }
 }
 
 /** The documents of an answer's server-sent events, until `[DONE]`. Throws as `ask` does. */

@@ -12,8 +12,11 @@ async function refresh() {
     show(await get("/v1/deployment"));
     complain(null);
     at("locked").hidden = true;
+    at("board").classList.remove("stale");
   } catch (problem) {
     complain(problem);
+    at("board").classList.add("stale");
+    at("again").textContent = "no answer since";
     if (problem.status === 401) at("locked").hidden = false;
   }
 }
@@ -29,7 +32,8 @@ function show(status) {
   at("slowest").replaceChildren(...status.slowest.map(request));
   at("none").hidden = status.slowest.length > 0;
   at("rings").replaceChildren(...status.rings.map(ring));
-  at("since").textContent = `As of ${new Date().toLocaleTimeString()}, asked again every second.`;
+  at("since").textContent = `As of ${new Date().toLocaleTimeString()}, `;
+  at("again").textContent = "asked again every second";
 }
 
 function figures(status) {

@@ -6,6 +6,8 @@ import { Player, WavStream } from "/pages/sound.js";
 import { Timeline } from "/pages/timeline.js";
 
 const AGAIN_MS = 2000;
+const TALK = "omnizmq-talk";
+const SOUND_ALONE = "♪";
 const player = new Player();
 const timeline = new Timeline({
   stages: at("stages"),
@@ -33,7 +35,8 @@ async function begin() {
   }
   show(null);
   at("model").textContent = model.id;
-  at("locked").hidden = !key();
+  if (!at("locked").hidden) at("text").focus();
+  at("locked").hidden = true;
   offer();
   tell("Ready.");
   settle();
@@ -51,13 +54,14 @@ async function submit() {
   const words = at("text").value.trim();
   if (!words || model === null || running !== null) return;
   player.stop();
+  at("heard").hidden = true; // of the last answer
   show(null);
   running = new AbortController();
   at("text").value = "";
   const asked = turns;
   asked.push({ role: "user", content: words });
-  const question = turn("user", "You", words);
-  const answer = turn("assistant", model.id, "");
+  const question = turn("user", words);
+  const answer = turn("assistant", "");
   settle();
   answer.box.setAttribute("aria-busy", "true");
   const whole = await hear(answer.text, running.signal).then(() => true, failed);
@@ -67,7 +71,7 @@ async function submit() {
   const said = answer.text.textContent;
   if (said || whole) {
     asked.push({ role: "assistant", content: said });
-    if (!said) answer.text.textContent = "♪";
+    if (!said) answer.text.textContent = SOUND_ALONE;
     return;
   }
   asked.pop();
@@ -143,18 +147,40 @@ function stop() {
 function fresh() {
   stop();
   turns = [];
+  at("heard").hidden = true;
   at("turns").replaceChildren(at("empty"));
   at("empty").hidden = false;
   at("text").focus();
 }
 
+// --- What stays while another page is looked at ---
+
+/** The conversation, and what is typed, for this tab. An answer under way ends here, as `submit` has it. */
+function keep() {
+  const kept = { turns: [...turns], text: at("text").value };
+  if (running !== null && turns.length) {
+    const content = at("turns").lastElementChild.lastElementChild.textContent;
+    if (content) kept.turns.push({ role: "assistant", content });
+    else kept.text ||= kept.turns.pop().content;
+  }
+  sessionStorage.setItem(TALK, JSON.stringify(kept));
+}
+
+function restore() {
+  const kept = JSON.parse(sessionStorage.getItem(TALK));
+  if (kept === null) return;
+  turns = kept.turns;
+  at("text").value = kept.text;
+  for (const { role, content } of turns) turn(role, content || SOUND_ALONE);
+}
+
 // --- What is seen ---
 
-function turn(role, who, words) {
+function turn(role, words) {
   at("empty").hidden = true;
   const box = element("div", `turn ${role}`);
   const text = element("span", "", words);
-  box.append(element("span", "who", who), text);
+  box.append(element("span", "who", role === "user" ? "You" : "Answer"), text);
   at("turns").append(box);
   scroll();
   return { box, text };
@@ -217,10 +243,14 @@ at("stop").addEventListener("click", stop);
 at("fresh").addEventListener("click", fresh);
 at("hear").addEventListener("click", () => player.resume());
 at("speak").addEventListener("change", settle);
-at("key").addEventListener("change", () => {
+at("locked").addEventListener("submit", (event) => {
+  event.preventDefault();
   keepKey(at("key").value.trim());
-  show(null);
-  if (model === null) begin();
+  model = null;
+  settle();
+  begin();
 });
+addEventListener("pagehide", keep);
+restore();
 at("key").value = key();
 begin();

@@ -20,15 +20,21 @@ export class Timeline {
     this.elements.legend.hidden = true;
     this.elements.verdict.textContent = "Asking where it is …";
     this.elements.id.textContent = "";
+    let unknown = "Nothing is known of it: it never began, or is not traced.";
     for (let missed = 0; missed < MISSES; ) {
-      const trace = await get(`/v1/requests/${encodeURIComponent(name)}/trace`).catch(() => null);
-      if (this.current !== name) return;
-      if (trace === null) missed += live() ? 0 : 1;
-      else this.show(trace, performance.now() - begun);
-      if (trace?.state === "ended") return;
+      try {
+        const trace = await get(`/v1/requests/${encodeURIComponent(name)}/trace`);
+        if (this.current !== name) return;
+        this.show(trace, performance.now() - begun);
+        if (trace.state === "ended") return;
+      } catch (problem) {
+        if (this.current !== name) return;
+        missed += live() ? 0 : 1;
+        if (problem.status === 0) unknown = "What became of it is not known: the server does not answer.";
+      }
       await pause(EVERY_MS);
     }
-    this.elements.verdict.textContent = "Nothing is known of it: it never began, or is not traced.";
+    this.elements.verdict.textContent = unknown;
   }
 
   /** `now`: milliseconds since it was asked. */
