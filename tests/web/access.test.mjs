@@ -74,6 +74,14 @@ for (const [size, viewport] of Object.entries(SIZES)) {
       await board.waitForSelector("#locked:visible");
       await looked(board, name("locked"));
       await board.close();
+      const locked = await browser.newContext({ viewport, colorScheme });
+      await locked.route("**/v1/models", (route) =>
+        route.fulfill({ status: 401, json: { error: { message: "no valid API key", code: "invalid_api_key" } } }),
+      );
+      const talk = await paged(locked, deployment.url);
+      await talk.waitForSelector("#locked:visible");
+      await looked(talk, name("locked-talk"));
+      await locked.close();
       const docs = await paged(browser, `${deployment.url}/docs`, { viewport, colorScheme });
       await docs.waitForSelector("#ChatBody");
       await looked(docs, name("docs"));
