@@ -41,7 +41,7 @@ class Head:
 
     def usage(self, counted: Usage) -> dict[str, Any]:
         tokens = tokens_of(counted, self.text_stage)
-        made = tokens.text + tokens.sound
+        made = tokens.text + tokens.audio
         return {
             "prompt_tokens": tokens.prompt,
             "completion_tokens": made,
@@ -53,7 +53,7 @@ class Head:
                 "cached_tokens": tokens.cached,
             },
             "completion_tokens_details": {
-                "audio_tokens": tokens.sound,
+                "audio_tokens": tokens.audio,
                 "text_tokens": tokens.text,
                 "reasoning_tokens": 0,
             },
@@ -185,7 +185,7 @@ class Tokens:
     prompt_image: int
     cached: int
     text: int
-    sound: int
+    audio: int
 
 
 def tokens_of(usage: Usage, text_stage: str | None) -> Tokens:
@@ -198,5 +198,5 @@ def tokens_of(usage: Usage, text_stage: str | None) -> Tokens:
         prompt_image=int(first.get("prompt_image_tokens", 0)),
         cached=int(first.get("cached_tokens", 0)),
         text=made.pop(text_stage, 0) if text_stage is not None else 0,
-        sound=sum(made.values()),
+        audio=sum(made.values()),
     )

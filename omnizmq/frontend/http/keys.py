@@ -13,7 +13,7 @@ from omnizmq.frontend.http.settings import ApiKey
 NOBODY = ""
 """The owner of all requests where there are no keys."""
 
-KEPT = 65536
+KEPT_IDS = 65536
 """Names of requests that are remembered; the oldest are forgotten, and then nobody's."""
 
 
@@ -40,7 +40,7 @@ class Keys:
         for id_ in (request_id, external_id):
             self._requests[owner, id_] = request_id
             self._requests.move_to_end((owner, id_))
-        while len(self._requests) > KEPT:
+        while len(self._requests) > KEPT_IDS:
             self._requests.popitem(last=False)
 
     def own(self, owner: str, id_: str) -> str:

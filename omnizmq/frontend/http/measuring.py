@@ -8,7 +8,7 @@ from typing import Any
 
 from omnizmq.frontend.output import RequestOutput
 
-KEPT = 256
+KEPT_LATENCIES = 256
 """Of so many of the newest requests `/v1/deployment` tells the latencies."""
 
 
@@ -37,7 +37,7 @@ class Measured:
         self.first_audio_s: float | None = None
         self.last_audio_s: float | None = None
         self.duration_s = 0.0
-        self.sound_s = 0.0
+        self.audio_s = 0.0
 
     def take(self, output: RequestOutput, now_s: float) -> None:
         since_s = now_s - self._asked_s
@@ -48,9 +48,9 @@ class Measured:
                 self.first_audio_s = since_s
             self.last_audio_s = since_s
             samples, rate = output.sound
-            sound_s = len(samples) / rate
-            self.sound_s += sound_s
-            self._playback.add(now_s, sound_s)
+            audio_s = len(samples) / rate
+            self.audio_s += audio_s
+            self._playback.add(now_s, audio_s)
 
     def end(self, now_s: float) -> None:
         self.duration_s = now_s - self._asked_s
@@ -63,14 +63,14 @@ class Measured:
     def rtf(self) -> float | None:
         """Real-time factor: seconds until the last sound had come, for each second of sound. Below 1 it is faster than
         it is heard."""
-        return self.last_audio_s / self.sound_s if self.last_audio_s is not None and self.sound_s else None
+        return self.last_audio_s / self.audio_s if self.last_audio_s is not None and self.audio_s else None
 
 
 class Latencies:
     """Of the newest requests that ended well."""
 
     def __init__(self) -> None:
-        self._kept: deque[Measured] = deque(maxlen=KEPT)
+        self._kept: deque[Measured] = deque(maxlen=KEPT_LATENCIES)
 
     def add(self, measured: Measured) -> None:
         self._kept.append(measured)

@@ -121,5 +121,5 @@ class Metrics:
         if measured.first_audio_s is not None and measured.rtf is not None:
             self._first_audio.observe(measured.first_audio_s)
             self._rtf.observe(measured.rtf)
-            self._sound.observe(measured.sound_s)
+            self._sound.observe(measured.audio_s)
             self._underrun.observe(measured.underrun_s)

@@ -114,7 +114,7 @@ class _Speech:
         assert self._end is not None
         tokens = tokens_of(self._end.usage, self._service.asking.text_stage)
         read = tokens.text or tokens.prompt
-        return {"input_tokens": read, "output_tokens": tokens.sound, "total_tokens": read + tokens.sound}
+        return {"input_tokens": read, "output_tokens": tokens.audio, "total_tokens": read + tokens.audio}
 
 
 async def _joined(first: bytes, rest: AsyncIterator[bytes]) -> AsyncGenerator[bytes, None]:

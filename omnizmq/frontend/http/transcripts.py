@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import OrderedDict
 
-KEPT = 4096
+KEPT_ANSWERS = 4096
 KEPT_CHARS = 1 << 24
 
 
@@ -20,7 +20,7 @@ class Transcripts:
         self._chars -= len(before)
         self._kept[owner, audio_id] = (expires_at, transcript)
         self._chars += len(transcript)
-        while len(self._kept) > KEPT or self._chars > KEPT_CHARS:
+        while len(self._kept) > KEPT_ANSWERS or self._chars > KEPT_CHARS:
             _, (_, gone) = self._kept.popitem(last=False)
             self._chars -= len(gone)
 

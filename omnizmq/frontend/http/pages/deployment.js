@@ -16,7 +16,7 @@ async function refresh() {
   } catch (problem) {
     complain(problem);
     at("board").classList.add("stale");
-    at("again").textContent = "no answer since";
+    at("again").textContent = at("since").textContent && "no answer since";
     if (problem.status === 401) at("locked").hidden = false;
   }
 }

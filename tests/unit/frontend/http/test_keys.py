@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from omnizmq.frontend.http.keys import KEPT, Keys
+from omnizmq.frontend.http.keys import KEPT_IDS, Keys
 from omnizmq.frontend.http.settings import ApiKey
 
 pytestmark = pytest.mark.http
@@ -18,7 +18,7 @@ def test_an_id_that_is_used_again_is_new_again() -> None:
     known = keys()
     known.made("ann", "mine-1", "mine")
     known.made("ann", "other-1", "other")
-    for number in range(KEPT // 2 - 2):
+    for number in range(KEPT_IDS // 2 - 2):
         known.made("ann", f"filler-{number}-1", f"filler-{number}")
     known.made("ann", "mine-2", "mine")  # one id more: the oldest of all is forgotten
     assert not known.remembers("ann", "mine-1")

@@ -31,7 +31,7 @@ def test_a_request_with_text_and_sound() -> None:
         measured.take(output, now_s)
     measured.end(107.0)
     assert (measured.first_text_s, measured.first_audio_s, measured.duration_s) == (1.0, 2.0, 7.0)
-    assert measured.sound_s == 4.0
+    assert measured.audio_s == 4.0
     assert measured.underrun_s == 1.0  # all that had come by 103 was heard by 105
     assert measured.rtf == 6.0 / 4.0
 
@@ -53,22 +53,22 @@ def test_a_request_of_which_nothing_came() -> None:
 
     measured = Measured(1.0)
     measured.take(sound(0.0), 2.0)
-    assert (measured.rtf, measured.sound_s, measured.first_text_s, measured.duration_s) == (None, 0.0, None, 0.0)
+    assert (measured.rtf, measured.audio_s, measured.first_text_s, measured.duration_s) == (None, 0.0, None, 0.0)
 
 
 def test_quantiles_are_those_of_the_newest_requests() -> None:
-    from omnizmq.frontend.http.measuring import KEPT, Latencies, Measured
+    from omnizmq.frontend.http.measuring import KEPT_LATENCIES, Latencies, Measured
 
     latencies = Latencies()
     assert latencies.document() == {"requests": 0, "first_text_s": None, "first_audio_s": None, "duration_s": None}
-    for number in range(1, KEPT + 101):
+    for number in range(1, KEPT_LATENCIES + 101):
         measured = Measured(0.0)
-        if number > KEPT:
-            measured.take(text("one"), float(number - KEPT))
+        if number > KEPT_LATENCIES:
+            measured.take(text("one"), float(number - KEPT_LATENCIES))
         measured.end(float(number))
         latencies.add(measured)
     found = latencies.document()
-    assert found["requests"] == KEPT
+    assert found["requests"] == KEPT_LATENCIES
     assert found["first_text_s"] == {"p50": 50.0, "p95": 95.0}
     assert found["first_audio_s"] is None
     assert found["duration_s"] == {"p50": 228.0, "p95": 344.0}  # of 101..356

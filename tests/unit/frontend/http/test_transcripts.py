@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from omnizmq.frontend.http.transcripts import KEPT, KEPT_CHARS, Transcripts
+from omnizmq.frontend.http.transcripts import KEPT_ANSWERS, KEPT_CHARS, Transcripts
 
 pytestmark = pytest.mark.http
 
@@ -20,7 +20,7 @@ def test_it_is_known_to_its_owner_until_it_expires() -> None:
 
 def test_the_oldest_give_way_to_more_answers() -> None:
     kept = Transcripts()
-    for number in range(KEPT + 1):
+    for number in range(KEPT_ANSWERS + 1):
         kept.keep("ann", f"audio_{number}", 1000, "x")
     assert kept.of("ann", "audio_0", 0) is None
     assert kept.of("ann", "audio_1", 0) == "x"
