@@ -13,7 +13,7 @@ from omnizmq.frontend.http.sending import answered
 log = logging.getLogger(__name__)
 
 OTHER = "other"
-"""Paths that there are not."""
+"""Paths that there are not, and all that was refused before its path was looked for: without a key."""
 
 
 class Counted:
