@@ -180,9 +180,13 @@ def _words(info: inspect.Type) -> str:
             return " or ".join(shown(value) for value in values)
         case inspect.IntType(ge=low, le=high) | inspect.FloatType(ge=low, le=high, gt=None):
             noun = "a whole number" if isinstance(info, inspect.IntType) else "a number"
-            return noun if low is None or high is None else f"{noun} from {low:g} to {high:.15g}"
+            if low is None or high is None:
+                return noun if low is None else f"{noun}, at least {low:g},"
+            return f"{noun} from {low:g} to {high:.15g}"
         case inspect.FloatType(gt=low, le=high) if low is not None and high is not None:
             return f"a number above {low:g}, up to {high:.15g}"
+        case inspect.FloatType(gt=low) if low is not None:
+            return f"a number above {low:g}"
         case inspect.BoolType():
             return "true or false"
         case inspect.StrType():

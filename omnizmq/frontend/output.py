@@ -40,7 +40,9 @@ class RequestOutput(msgspec.Struct, frozen=True):
     @property
     def sound(self) -> tuple[NDArray[np.float32], int] | None:
         """Samples and their rate, where there are any."""
-        return (self.audio, self.sample_rate) if self.audio is not None and self.sample_rate else None
+        if self.audio is None or not self.audio.size or not self.sample_rate:
+            return None
+        return self.audio, self.sample_rate
 
     @classmethod
     def of(

@@ -144,6 +144,16 @@ def test_what_cannot_be_said_is_refused(client: Any, body: dict[str, Any], param
     assert message in caught.value.message
 
 
+@pytest.mark.parametrize("format_", FORMATS)
+@pytest.mark.parametrize("stream_format", ["audio", "sse"])
+def test_where_nothing_sounds_every_format_is_refused(client: Any, format_: str, stream_format: str) -> None:
+    with pytest.raises(openai.BadRequestError, match="nothing to say: the text has no English words") as caught:
+        client.audio.speech.create(
+            **{**SAID, "input": "日本"}, response_format=format_, extra_body={"stream_format": stream_format}
+        )
+    assert caught.value.response.headers["x-request-id"].startswith("req-")
+
+
 def test_another_model(client: Any) -> None:
     with pytest.raises(openai.NotFoundError) as caught:
         client.audio.speech.create(**{**SAID, "model": "tts-1"})

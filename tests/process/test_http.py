@@ -33,16 +33,89 @@ def test_it_answers_and_refuses_in_one_shape(deployment: Running) -> None:
         assert error_of(http.get("/v1/chat/completions"))[:2] == (405, "method_not_allowed")
         broken = http.post("/v1/chat/completions", content=b"{", headers={"content-type": "application/json"})
         assert error_of(broken)[:2] == (400, "invalid_request")
-        for text in ("x", "-1", "0", "nan", "1e99"):
+        for text in ("x", "-1", "0", "nan", "1e9", "1_0"):
             refused = http.post("/v1/chat/completions", json=BODY, headers={"x-request-timeout": text})
             assert error_of(refused) == (
                 400,
                 "invalid_request",
-                f"header x-request-timeout: {text!r} is no number of seconds above 0",
+                f"header x-request-timeout: {text!r}: a number of seconds above 0 and below 1000000000 was expected",
             )
         assert error_of(http.post("/v1/chat/completions", json=BODY, headers={"x-request-id": "a b"}))[0] == 400
         assert "/v1/chat/completions" in http.get("/openapi.json").json()["paths"]
     assert deployment.idle()
+
+
+@pytest.mark.parametrize("deployment", [ECHO], indirect=True)
+def test_without_keys_only_who_names_this_machine_is_answered(deployment: Running) -> None:
+    """A page whose site's name has come to mean 127.0.0.1 names its site."""
+    port = httpx.URL(deployment.ready["plugins"]["http"]).port
+    with web(deployment) as http:
+        for host in (f"localhost:{port}", "LOCALHOST", f"127.0.0.1:{port}", "[::1]", f"a.localhost:{port}"):
+            assert http.post("/v1/chat/completions", json=BODY, headers={"host": host}).status_code == 200
+        for host in (f"example.org:{port}", "localhost.example.org", "10.0.0.1", "[::2]", "[", ""):
+            for answer in (
+                http.post("/v1/chat/completions", json=BODY, headers={"host": host}),
+                http.get("/", headers={"host": host}),
+            ):
+                assert error_of(answer)[:2] == (403, "forbidden_host")
+    assert deployment.idle()
+
+
+@pytest.mark.parametrize("deployment", [(*ECHO, f"plugins.http.api_keys=[{key('ann')}]")], indirect=True)
+def test_a_key_is_as_good_under_any_name(deployment: Running) -> None:
+    with web(deployment, authorization="Bearer key of ann", host="example.org") as http:
+        assert http.post("/v1/chat/completions", json=BODY).status_code == 200
+
+
+@pytest.mark.parametrize("deployment", [ECHO], indirect=True)
+def test_nobody_is_sent_elsewhere(deployment: Running) -> None:
+    with web(deployment) as http:
+        assert error_of(http.post("/v1/chat/completions/", json=BODY))[:2] == (404, "not_found")
+
+
+@pytest.mark.parametrize("deployment", [ECHO], indirect=True)
+@pytest.mark.parametrize(
+    ("body", "param", "message"),
+    [
+        ({"top-k": 1}, '"top-k"', '"top-k": is not supported, or unknown'),
+        ({"": 1}, '""', '"": is not supported, or unknown'),
+        ({"<str>": 1}, '"<str>"', '"<str>": is not supported, or unknown'),
+        ({"stop": ["a"] * 5}, "stop", "stop: List should have at most 4 items after validation, not 5"),
+        ({"stop": 5}, "stop", "stop: a text, or a list of up to 4 texts, was expected"),
+        ({"max_tokens": 1 << 63}, "max_tokens", "max_tokens: Input should be less than 9223372036854775808"),
+        (
+            {"messages": [{"role": "user", "content": [{"type": "file"}]}]},
+            "messages[0].content[0]",
+            "messages[0].content[0]: a part with the type 'text', 'input_audio' or 'image_url' was expected",
+        ),
+        ({"n": True}, "n", "n: is not supported, or unknown"),
+    ],
+)
+def test_a_field_that_is_refused_is_named(deployment: Running, body: dict[str, Any], param: str, message: str) -> None:
+    with web(deployment) as http:
+        error = http.post("/v1/chat/completions", json={**BODY, **body}).json()["error"]
+        assert (error["param"], error["message"]) == (param, message)
+
+
+@pytest.mark.parametrize("deployment", [ECHO], indirect=True)
+def test_what_asks_for_nothing_is_no_obstacle(deployment: Running) -> None:
+    nothing = {"n": 1.0, "frequency_penalty": 0.0, "presence_penalty": -0.0, "tools": [], "stop": None}
+    with web(deployment) as http:
+        answer = http.post("/v1/chat/completions", json={**BODY, **nothing})
+        assert answer.json()["choices"][0]["finish_reason"] == "stop"
+
+
+@pytest.mark.parametrize("deployment", [ECHO], indirect=True)
+def test_a_long_word_comes_back_cut(deployment: Running) -> None:
+    with web(deployment) as http:
+        answers = (
+            http.post("/v1/chat/completions", json={**BODY, "model": "x" * 5000}),
+            http.post("/v1/chat/completions", json={**BODY, "params": {"x" * 5000: {}}}),
+            http.post("/v1/chat/completions", json={**BODY, "x" * 5000: 1}),
+            http.get(f"/v1/{'x' * 5000}"),
+        )
+        assert [answer.status_code for answer in answers] == [404, 400, 400, 404]
+        assert all("x" * 50 in error_of(answer)[2] and len(error_of(answer)[2]) < 700 for answer in answers)
 
 
 @pytest.mark.parametrize("deployment", [ECHO], indirect=True)

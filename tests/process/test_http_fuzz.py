@@ -18,7 +18,7 @@ from omnizmq.runtime import state_dir
 pytestmark = [pytest.mark.http, pytest.mark.usefixtures("no_leaks")]
 
 CHAT = "/v1/chat/completions"
-STATUSES = {200, 400, 401, 404, 405, 408, 413, 429, 431, 499, 503, 504}
+STATUSES = {200, 400, 401, 403, 404, 405, 408, 413, 429, 431, 499, 503, 504}
 """A stage's own failure is 500; there is none here."""
 
 LIMIT_MIB = 1
@@ -217,7 +217,7 @@ def test_broken_bodies(deployment: Running) -> None:
 def request(*headers: bytes, body: bytes = TEXT, line: bytes = b"POST /v1/chat/completions HTTP/1.1") -> bytes:
     """A bridge that has answered it hangs up."""
     return (
-        b"\r\n".join([line, b"host: here", b"connection: close", b"content-type: application/json", *headers])
+        b"\r\n".join([line, b"host: localhost", b"connection: close", b"content-type: application/json", *headers])
         + b"\r\n\r\n"
         + body
     )

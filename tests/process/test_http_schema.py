@@ -72,5 +72,5 @@ def test_every_refusal_is_described_in_one_shape() -> None:
         assert "422" not in refusals
         assert all(answer["content"] == {"application/json": {"schema": schema}} for answer in refusals.values())
     chat = document["paths"]["/v1/chat/completions"]["post"]["responses"]
-    assert set(chat) == {"200", "400", "401", "404", "408", "413", "429", "499", "500", "503", "504"}
+    assert set(chat) == {"200", "400", "401", "403", "404", "408", "413", "429", "499", "500", "503", "504"}
     assert not [name for name in document["components"]["schemas"] if "Validation" in name]

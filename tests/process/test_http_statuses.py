@@ -178,6 +178,7 @@ def test_a2_a_request_that_somebody_else_ends() -> None:
         with httpx.Client(base_url=running.ready["plugins"]["http"]) as http:
             assert http.post("/v1/requests/mine/abort").json() == {"id": "mine", "aborted": 1}
         assert ended.result(30) == (499, "aborted", 1)
+        assert caller.came[0].headers["x-request-id"].startswith("mine-")
 
 
 @pytest.mark.parametrize(
@@ -262,7 +263,7 @@ def test_f6_one_that_has_lost_its_router_or_its_way_says_so(path: str, expected:
         transport = httpx.ASGITransport(made, raise_app_exceptions=False)
         hooks: Any = {"response": [count]}
         inside = httpx.AsyncClient(transport=transport, event_hooks=hooks, headers={"origin": origin})
-        async with openai.AsyncOpenAI(base_url="http://inside/v1", api_key="none", http_client=inside) as asking:
+        async with openai.AsyncOpenAI(base_url="http://localhost/v1", api_key="none", http_client=inside) as asking:
             with pytest.raises(openai.InternalServerError) as caught:
                 await asking.get(path, cast_to=object)
         status = caught.value.status_code

@@ -106,7 +106,8 @@ class Whole:
                 "transcript": str(self.transcript),
             }
         choice = {"index": 0, "message": message, "logprobs": None, "finish_reason": finish_reason(self._end)}
-        return self._head.document("chat.completion", choices=[choice], usage=self._head.usage(self._end.usage))
+        usage = self._head.usage(self._end.usage)
+        return self._head.document("chat.completion", choices=[choice], usage=usage, **notes_of(self._end))
 
 
 class Streamed:
@@ -141,7 +142,7 @@ class Streamed:
         if self._encoder is not None:
             yield from self._sound(self._base64.add(self._encoder.end()) + self._base64.end())
             yield self._chunk({"audio": self._audio(expires_at=self._head.expires_at)})
-        yield self._chunk({}, reason)
+        yield self._chunk({}, reason) | notes_of(output)
         if self._include_usage:
             yield self._document(choices=[], usage=self._head.usage(output.usage))
 
@@ -163,10 +164,17 @@ class Streamed:
         return self._head.document("chat.completion.chunk", **{**usage, **more})
 
 
+def notes_of(end: RequestOutput) -> dict[str, Any]:
+    """What stages have to say of their part, by their names; nothing where none has."""
+    return {"notes": dict(end.notes)} if end.notes else {}
+
+
 def check_ended(end: RequestOutput) -> None:
     """Raises `BridgeError` where the request was aborted: OpenAI's API has no word for that."""
     if end.finish_reason == "abort":
-        raise BridgeError(ABORTED, "aborted", "the request was aborted")
+        aborted = BridgeError(ABORTED, "aborted", "the request was aborted")
+        aborted.request_id = end.request_id
+        raise aborted
 
 
 def finish_reason(end: RequestOutput) -> str:

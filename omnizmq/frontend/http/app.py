@@ -17,8 +17,10 @@ from omnizmq.errors import OmnizmqError
 from omnizmq.frontend.http import chat, deployment, models, pages, requests, speech
 from omnizmq.frontend.http.described import finish
 from omnizmq.frontend.http.gone import CallerGoneError
+from omnizmq.frontend.http.hosts import LocalHosts
 from omnizmq.frontend.http.limits import BodyLimit, KeysFirst
 from omnizmq.frontend.http.problems import ABORTED, BridgeError, body
+from omnizmq.frontend.http.schema import TAGS
 from omnizmq.frontend.http.sending import answered, failed
 from omnizmq.frontend.http.service import Service
 from omnizmq.frontend.http.traffic import Counted, Guarded
@@ -36,7 +38,7 @@ class _App(FastAPI):
 
 def make(service: Service) -> FastAPI:
     """For the deployment that the service is a client of."""
-    app = _App(title="omnizmq", version=__version__, docs_url=None, redoc_url=None)
+    app = _App(title="omnizmq", version=__version__, docs_url=None, redoc_url=None, redirect_slashes=False)
     app.keys = bool(service.settings.api_keys)
     app.include_router(chat.routes(service))
     app.include_router(speech.routes(service))
@@ -52,6 +54,8 @@ def make(service: Service) -> FastAPI:
     app.add_middleware(Guarded)  # the innermost
     app.add_middleware(BodyLimit, max_bytes=service.settings.max_body_mib << 20)
     app.add_middleware(KeysFirst, keys=service.keys)
+    if not service.settings.api_keys:
+        app.add_middleware(LocalHosts, bound=service.settings.host)
     if service.settings.cors_origins:
         app.add_middleware(
             CORSMiddleware,
@@ -136,6 +140,7 @@ def _path(where: Sequence[Any]) -> str:
     for part in where[1:]:
         if isinstance(part, int):
             path += f"[{part}]"
-        elif str(part).isidentifier():
-            path += f".{part}" if path else str(part)
+        elif not path or part not in TAGS:
+            name = part if part.isidentifier() and len(part) <= 80 else shown(part)
+            path += f".{name}" if path else name
     return path

@@ -11,7 +11,7 @@ from typing import Any
 
 from omnizmq.errors import OmnizmqError
 from omnizmq.frontend.http.hearing import check_sounds
-from omnizmq.frontend.http.problems import BridgeError
+from omnizmq.frontend.http.problems import BridgeError, quoted
 from omnizmq.frontend.http.schema import (
     AudioPart,
     ChatBody,
@@ -143,7 +143,7 @@ class Asking:
     def check_model(self, name: str) -> None:
         """Raises `BridgeError`."""
         if name != self._model:
-            text = f"the model {name!r} does not exist; this deployment serves {self._model!r}"
+            text = f"the model {quoted(name)} does not exist; this deployment serves {self._model!r}"
             raise BridgeError(404, "model_not_found", text, "model")
 
     def _voice(self, params: Params, voice: str | Voice, where: str) -> None:
@@ -155,7 +155,7 @@ class Asking:
             params.put(self._settings.voice_to, chosen, where)
         elif name.lower() not in OPENAI_VOICES:
             known = f"voices are {', '.join(voices)}, and " if voices else "the one voice is "
-            raise _bad(f"there is no voice {name!r}; {known}'default'", where)
+            raise _bad(f"there is no voice {quoted(name)}; {known}'default'", where)
         elif voices:
             params.put_default(self._settings.voice_to, voices[0])
 
@@ -187,7 +187,7 @@ class Asking:
     def _params(self, given: dict[str, dict[str, Any]]) -> Params:
         for stage in given:
             if stage not in self._stages:
-                raise _bad(f"params.{stage}: stages are {', '.join(self._stages)}", "params")
+                raise _bad(f"params has no stage {quoted(stage)}: stages are {', '.join(self._stages)}", "params")
         return Params(given)
 
     # --- Messages --------------------------------------------------------------------------------------------------

@@ -25,6 +25,7 @@ class ErrorBody(BaseModel):
 _MEANS = {
     400: "The request cannot be meant, or the deployment cannot do that.",
     401: "No valid API key.",
+    403: "Without API keys: the request names another machine as its host.",
     404: "There is no such model, request or earlier sound.",
     408: "The caller did not read its answer in time.",
     413: "The body is too large, or its sounds are too long.",
@@ -44,8 +45,8 @@ Responses = dict[int | str, dict[str, Any]]
 
 
 def refusals(*statuses: int) -> Responses:
-    """Errors that a route can answer with."""
-    return {status: {"model": ErrorBody, "description": _MEANS[status]} for status in statuses}
+    """Errors that a route can answer with, and the one that every route can."""
+    return {status: {"model": ErrorBody, "description": _MEANS[status]} for status in sorted({403, *statuses})}
 
 
 def _header(name: str, about: str, **schema: Any) -> dict[str, Any]:

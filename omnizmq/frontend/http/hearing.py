@@ -24,7 +24,9 @@ def check_sounds(prompt: Sequence[dict[str, Any]], most_s: float) -> None:
             where = f"messages[{number}].content[{place}].input_audio.data"
             total += _seconds(part["data"], where)
             if total > most_s:
-                told = f"the sounds up to here have {total:.0f} s: {most_s:g} s are taken (plugins.http.max_audio_s)"
+                told = (
+                    f"the sounds up to here have {total:.10g} s: {most_s:.10g} s are taken (plugins.http.max_audio_s)"
+                )
                 raise BridgeError(413, "audio_too_long", f"{where}: {told}", where)
 
 

@@ -7,7 +7,7 @@ import hmac
 from collections import OrderedDict
 from collections.abc import Sequence
 
-from omnizmq.frontend.http.problems import BridgeError
+from omnizmq.frontend.http.problems import BridgeError, quoted
 from omnizmq.frontend.http.settings import ApiKey
 
 NOBODY = ""
@@ -51,7 +51,7 @@ class Keys:
         if not self._keys:
             return id_
         if not self.owns(owner, id_):
-            raise BridgeError(404, "not_found", f"no request {id_!r}")
+            raise BridgeError(404, "not_found", f"no request {quoted(id_)}")
         return self._requests[owner, id_]
 
     def owns(self, owner: str, id_: str) -> bool:

@@ -58,6 +58,10 @@ class BodyLimit:
 
         async def limited() -> Message:
             nonlocal came, until
+            if _claimed(scope) > self._max_bytes:
+                if not _asks_first(scope):  # to receive would ask it to go on
+                    await _rest(receive, {"more_body": True})
+                raise self._too_large()
             try:
                 async with asyncio.timeout_at(until):
                     message = await receive()
@@ -67,13 +71,16 @@ class BodyLimit:
             if not message.get("more_body", False):
                 until = None  # what else comes is the caller's end
             came += len(message.get("body", b""))
-            if came > self._max_bytes or _claimed(scope) > self._max_bytes:
+            if came > self._max_bytes:
                 await _rest(receive, message)
-                text = f"the body is larger than {self._max_bytes} bytes, as many as are read here"
-                raise HTTPException(413, text, {"connection": "close"})
+                raise self._too_large()
             return message
 
         await self._app(scope, limited, send)
+
+    def _too_large(self) -> HTTPException:
+        text = f"the body is larger than {self._max_bytes} bytes, as many as are read here"
+        return HTTPException(413, text, {"connection": "close"})
 
 
 async def _rest(receive: Receive, message: Message) -> None:
@@ -81,6 +88,11 @@ async def _rest(receive: Receive, message: Message) -> None:
         async with asyncio.timeout(LINGER_S):
             while message.get("more_body", False):
                 message = await receive()
+
+
+def _asks_first(scope: Scope) -> bool:
+    """Whether the caller waits for "100 Continue" before it sends its body."""
+    return any(name == b"expect" for name, _ in scope["headers"])
 
 
 def _claimed(scope: Scope) -> int:

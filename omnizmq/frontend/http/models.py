@@ -41,7 +41,7 @@ def routes(service: Service) -> APIRouter:
         service.asking.check_model(model)
         return answered(card())
 
-    @router.get("/health/live", summary="Whether this process answers")
+    @router.get("/health/live", summary="Whether this process answers", responses=refusals())
     async def live() -> Response:
         return answered({"status": "live"})
 

@@ -25,6 +25,9 @@ ABORTED = 499
 """Nginx's "client closed request": the caller, or an operator, ended it."""
 
 
+QUOTED_CHARS = 200
+
+
 class BridgeError(Exception):
     """Refused by the bridge itself, with this status. `param` is the field at fault, as in `messages[0].role`."""
 
@@ -34,6 +37,7 @@ class BridgeError(Exception):
         self.code = code
         self.message = message
         self.param = param
+        self.request_id: str | None = None
 
 
 class RefusedError(InvalidRequestError):
@@ -63,6 +67,11 @@ def body(status: int, code: str, message: str, param: str | None = None) -> dict
     return {"error": {"message": message, "type": _type(status), "param": param, "code": code}}
 
 
+def quoted(text: str) -> str:
+    """A caller's words in a message, cut where they are long."""
+    return repr(text) if len(text) <= QUOTED_CHARS else f"{text[:QUOTED_CHARS]!r}…"
+
+
 def retry(again: bool) -> dict[str, str]:
     headers = {"x-should-retry": "true" if again else "false"}
     if again:
@@ -81,6 +90,7 @@ def _type(status: int) -> str:
     known = {
         400: "invalid_request_error",
         401: "authentication_error",
+        403: "permission_error",
         404: "not_found_error",
         408: "timeout_error",
         413: "invalid_request_error",

@@ -9,7 +9,9 @@ from pydantic import BaseModel, ConfigDict, Discriminator, Field, Tag, WithJsonS
 from omnizmq.frontend.http.problems import BridgeError
 
 _KINDS: dict[type, str] = {bool: "<bool>", int: "<int>", float: "<float>", str: "<str>", list: "<list>"}
-# Tags are no identifiers, so that they are told from fields where an error says its place.
+TAGS = frozenset({*_KINDS.values(), "<null>", "<text>", "<input_audio>", "<image_url>", "<parts>", "<voice>"})
+"""Of what stands where one of several kinds may: they are no fields, where an error says its place."""
+
 ParamValue = Annotated[
     Annotated[bool, Tag("<bool>")]
     | Annotated[int, Field(ge=-(1 << 63), lt=1 << 63), Tag("<int>")]
@@ -26,7 +28,7 @@ ParamValue = Annotated[
 ]
 Params = Annotated[
     dict[str, dict[str, ParamValue]],
-    Field(description="A stage's own parameters by its name, such as `{'talker': {'top_k': 50}}`."),
+    Field(description="A stage's own parameters by its name, such as `{'code2wav': {'seed': 7}}`."),
 ]
 
 MOST_VALUES = 16384
@@ -73,7 +75,7 @@ class Body(Strict):
         return {
             key: value
             for key, value in given.items()
-            if not any(value == nothing and type(value) is type(nothing) for nothing in _MEANS_NOTHING.get(key, ()))
+            if not any(_same(value, nothing) for nothing in _MEANS_NOTHING.get(key, ()))
         }
 
     @model_validator(mode="before")
@@ -96,6 +98,11 @@ class Body(Strict):
                 case list() as items:
                     held += items
         return given
+
+
+def _same(value: Any, nothing: Any) -> bool:
+    """As numbers are in JSON: 0.0 is 0, and true is no number."""
+    return bool(value == nothing) and isinstance(value, bool) == isinstance(nothing, bool)
 
 
 def _check_characters(text: str) -> None:
@@ -136,7 +143,11 @@ Part = Annotated[
     Annotated[TextPart, Tag("<text>")]
     | Annotated[AudioPart, Tag("<input_audio>")]
     | Annotated[ImagePart, Tag("<image_url>")],
-    Discriminator(lambda part: f"<{part.get('type')}>" if isinstance(part, dict) else None),
+    Discriminator(
+        lambda part: f"<{part.get('type')}>" if isinstance(part, dict) else None,
+        custom_error_type="no_part",
+        custom_error_message="a part with the type 'text', 'input_audio' or 'image_url' was expected",
+    ),
 ]
 Content = Annotated[
     Annotated[str, Tag("<str>")] | Annotated[list[Part], Field(min_length=1), Tag("<parts>")],
@@ -146,6 +157,10 @@ Content = Annotated[
 
 class EarlierAudio(Strict):
     id: Annotated[str, Field(description="Of an answer's `message.audio`, until it expires.")]
+
+    data: Annotated[str | None, Field(description="As the answer had it: has no effect, as the others.")] = None
+    expires_at: int | None = None
+    transcript: str | None = None
 
 
 class Message(Strict):
@@ -159,8 +174,26 @@ class Voice(Strict):
     id: str
 
 
+VoiceName = Annotated[
+    Annotated[str, Tag("<str>")] | Annotated[Voice, Tag("<voice>")],
+    Discriminator(
+        lambda voice: {str: "<str>", dict: "<voice>"}.get(type(voice)),
+        custom_error_type="no_voice",
+        custom_error_message="a name, or an object with an id, was expected",
+    ),
+]
+Stop = Annotated[
+    Annotated[str, Tag("<str>")] | Annotated[list[str], Field(max_length=4), Tag("<list>")],
+    Discriminator(
+        lambda stop: {str: "<str>", list: "<list>"}.get(type(stop)),
+        custom_error_type="no_stop",
+        custom_error_message="a text, or a list of up to 4 texts, was expected",
+    ),
+]
+
+
 class AudioOut(Strict):
-    voice: str | Voice = "default"
+    voice: VoiceName = "default"
     format: str = "wav"
 
 
@@ -169,12 +202,15 @@ class StreamOptions(Strict):
     include_obfuscation: Annotated[Literal[False], Field(description="Events are not padded.")] = False
 
 
+Tokens = Annotated[int, Field(ge=1, lt=1 << 63)]
+
+
 class SpeechBody(Body):
     """`POST /v1/audio/speech`."""
 
     model: str
     input: Annotated[str, Field(min_length=1, max_length=4096, description="What is said.")]
-    voice: str | Voice = "default"
+    voice: VoiceName = "default"
     response_format: Annotated[str, Field(description="`mp3`, `wav`, `flac`, `opus`, `pcm`, `aac`.")] = "mp3"
     speed: Annotated[float, Field(ge=0.25, le=4)] = 1.0
     stream_format: Literal["audio", "sse"] = "audio"
@@ -190,11 +226,11 @@ class ChatBody(Body):
     audio: AudioOut | None = None
     stream: bool = False
     stream_options: StreamOptions | None = None
-    max_completion_tokens: Annotated[int, Field(ge=1)] | None = None
-    max_tokens: Annotated[int, Field(ge=1, description="The older name of `max_completion_tokens`.")] | None = None
+    max_completion_tokens: Tokens | None = None
+    max_tokens: Annotated[Tokens | None, Field(description="The older name of `max_completion_tokens`.")] = None
     temperature: Annotated[float, Field(ge=0, le=2)] | None = None
     top_p: Annotated[float, Field(gt=0, le=1)] | None = None
-    stop: str | Annotated[list[str], Field(max_length=4)] | None = None
+    stop: Stop | None = None
     seed: Annotated[int, Field(ge=-(1 << 63), lt=1 << 63)] | None = None
     user: Annotated[str | None, Field(description="Has no effect.")] = None
     metadata: Annotated[dict[str, str], Field(max_length=16, description="Comes back with a whole answer.")] | None = (

@@ -31,7 +31,7 @@ def answered(document: Any, *, status: int = 200, headers: dict[str, str] | None
 def failed(error: OmnizmqError | BridgeError) -> Response:
     """What went wrong, as OpenAI's clients expect it."""
     status, body, headers = problems.of(error)
-    if isinstance(error, OmnizmqError) and error.request_id is not None:
+    if error.request_id is not None:
         headers["x-request-id"] = error.request_id
     return answered(body, status=status, headers=headers)
 

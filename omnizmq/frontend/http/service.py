@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import time
 from collections.abc import AsyncGenerator, Iterator
 from contextlib import aclosing, contextmanager
@@ -127,13 +128,14 @@ def _span(traceparent: str | None) -> str | None:
     return traceparent if parse(traceparent) is not None else None
 
 
+_SECONDS = re.compile(r"([0-9]+\.?[0-9]*|\.[0-9]+)([eE][-+]?[0-9]+)?")
+
+
 def _deadline(text: str | None) -> float | None:
     if text is None:
         return None
-    try:
-        seconds = float(text)
-    except ValueError:
-        seconds = 0.0
+    seconds = float(text) if _SECONDS.fullmatch(text) else 0.0
     if not 0 < seconds < 1e9:
-        raise InvalidRequestError(f"header x-request-timeout: {text[:40]!r} is no number of seconds above 0")
+        expected = "a number of seconds above 0 and below 1000000000"
+        raise InvalidRequestError(f"header x-request-timeout: {text[:40]!r}: {expected} was expected")
     return seconds

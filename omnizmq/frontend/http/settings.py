@@ -44,7 +44,7 @@ class ApiKey(Section, frozen=True):
 class Settings(Section, frozen=True, kw_only=True):
     """Where it listens, for whom, and up to what."""
 
-    host: str = "127.0.0.1"
+    host: Annotated[str, msgspec.Meta(min_length=1, description="an address")] = "127.0.0.1"
     """An address. One that others can reach needs `api_keys`."""
 
     port: Port = 8091

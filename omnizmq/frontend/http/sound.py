@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from omnizmq.errors import InvalidRequestError
 from omnizmq.frontend.http import aac
-from omnizmq.frontend.http.problems import BridgeError
+from omnizmq.frontend.http.problems import BridgeError, quoted
 
 if TYPE_CHECKING:
     import numpy as np
@@ -40,6 +40,9 @@ _RATES: dict[str, Container[int]] = {
 }
 """In Hz; what is not named here takes any."""
 
+_SILENT_HZ = 24000
+"""The rate of a file without samples."""
+
 _UNKNOWN = 0xFFFFFFFF
 
 
@@ -57,7 +60,7 @@ def check_format(name: str, names: Sequence[str], where: str) -> None:
     """Of the `names` of formats that there are. `where`: the field. Raises `BridgeError`."""
     if name not in names:
         why = ": it needs the package av, which is not installed" if name == "aac" else ""
-        text = f"{where}: sound as {name!r} is not made here{why}; formats are {', '.join(names)}"
+        text = f"{where}: sound as {quoted(name)} is not made here{why}; formats are {', '.join(names)}"
         raise BridgeError(400, "invalid_request", text, where)
 
 
@@ -71,6 +74,11 @@ class Encoder:
         self._growing = _Growing()
         self._file: Any = None
         self._rate = 0
+
+    @property
+    def empty(self) -> bool:
+        """Whether there was no sound so far."""
+        return not self._rate
 
     @property
     def has_codec(self) -> bool:
@@ -91,13 +99,13 @@ class Encoder:
         return self._growing.take() if self._streamed else b""
 
     def end(self) -> bytes:
-        """What is left of a stream, or all of the file; b"" where there was no sound."""
+        """What is left of a stream, or all of the file. Where there was no sound, that is a WAV file without samples,
+        or b"" in the other formats."""
         if self._file is not None:
             self._file.close()
         data = self._growing.take()
-        return (
-            _wav_header(self._rate, len(data)) + data if data and self.format == "wav" and not self._streamed else data
-        )
+        begun = self._streamed and not self.empty
+        return data if self.format != "wav" or begun else _wav_header(self._rate or _SILENT_HZ, len(data)) + data
 
     def _begin(self, sample_rate: int) -> None:
         self._rate = sample_rate

@@ -12,7 +12,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from omnizmq.errors import InvalidRequestError
-from omnizmq.frontend.http.answer import check_ended, tokens_of
+from omnizmq.frontend.http.answer import check_ended, notes_of, tokens_of
 from omnizmq.frontend.http.asking import Asked
 from omnizmq.frontend.http.coding import taken
 from omnizmq.frontend.http.described import GENERATING, HEADERS, SOUNDS, refusals
@@ -68,7 +68,9 @@ class _Speech:
         pieces = self._pieces()
         first = await anext(pieces, b"")
         if not first:
-            raise BridgeError(400, "invalid_request", self._silence(), "input")
+            silent = BridgeError(400, "invalid_request", self._silence(), "input")
+            silent.request_id = self._request_id
+            raise silent
         parts = _joined(first, pieces)
         return Begun(self._request_id, self._events(parts) if events else parts, pieces)
 
@@ -92,7 +94,7 @@ class _Speech:
                 yield _delta(data)
         if data := base64.end():
             yield _delta(data)
-        yield event({"type": "speech.audio.done", "usage": self._usage()})
+        yield event(self._done())
 
     def _take(self, output: RequestOutput) -> bytes:
         """What can be sent by now. Raises `BridgeError` where the request was aborted."""
@@ -102,7 +104,7 @@ class _Speech:
         if output.finished:
             check_ended(output)
             self._end = output
-            return self._encoder.end()
+            return b"" if self._encoder.empty else self._encoder.end()
         return b""
 
     def _silence(self) -> str:
@@ -110,11 +112,12 @@ class _Speech:
         notes = self._end.notes.values() if self._end is not None else ()
         return "; ".join(notes) or "nothing of the input sounds"
 
-    def _usage(self) -> dict[str, Any]:
+    def _done(self) -> dict[str, Any]:
         assert self._end is not None
         tokens = tokens_of(self._end.usage, self._service.asking.text_stage)
         read = tokens.text or tokens.prompt
-        return {"input_tokens": read, "output_tokens": tokens.audio, "total_tokens": read + tokens.audio}
+        usage = {"input_tokens": read, "output_tokens": tokens.audio, "total_tokens": read + tokens.audio}
+        return {"type": "speech.audio.done", "usage": usage, **notes_of(self._end)}
 
 
 async def _joined(first: bytes, rest: AsyncIterator[bytes]) -> AsyncGenerator[bytes, None]:

@@ -39,6 +39,13 @@ class TestEncoder:
         for data in (b"".join(streamed), whole):
             assert_alike(decoded(data, format_, len(WAVE)), expected, format_)
 
+    @pytest.mark.parametrize("streamed", [True, False])
+    def test_without_sound_a_wav_file_has_no_samples_and_others_are_empty(self, streamed: bool) -> None:
+        empty = Encoder("wav", streamed=streamed).end()
+        with soundfile.SoundFile(io.BytesIO(empty)) as file:
+            assert (file.frames, file.samplerate) == (0, 24000)
+        assert all(Encoder(name, streamed=streamed).end() == b"" for name in formats() if name != "wav")
+
     @pytest.mark.parametrize("format_", ["wav", "pcm16", "flac", "mp3", "opus", WITH_AAC])
     @pytest.mark.parametrize("rate", [7350, 8000, 11025, 16000, 17000, 24000, 48000, 65537, 88200, 96000, 700000])
     def test_a_rate_is_taken_or_refused_with_the_formats_that_take_it(self, format_: str, rate: int) -> None:

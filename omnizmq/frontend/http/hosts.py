@@ -1,0 +1,44 @@
+"""Who a bridge without keys answers to: requests that name this machine. A page of any site can have its own name mean
+127.0.0.1 and then ask as if it were of the same origin (DNS rebinding); its requests still name that site as `host`."""
+
+from __future__ import annotations
+
+import ipaddress
+
+from starlette.types import ASGIApp, Receive, Scope, Send
+
+from omnizmq.frontend.http.problems import BridgeError
+from omnizmq.frontend.http.sending import failed
+from omnizmq.tables import shown
+
+
+class LocalHosts:
+    """ASGI middleware. `bound`: the host that it listens at, by the name that was given."""
+
+    def __init__(self, app: ASGIApp, bound: str) -> None:
+        self._app = app
+        self._bound = bound.lower()
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        named = next((value.decode("latin-1") for name, value in scope["headers"] if name == b"host"), None)
+        if named is None or is_local(named) or _name(named) == self._bound:
+            await self._app(scope, receive, send)
+            return
+        text = f"header host: {shown(named)} is not this machine; without api_keys, localhost or 127.0.0.1 was expected"
+        await failed(BridgeError(403, "forbidden_host", text))(scope, receive, send)
+
+
+def is_local(host: str) -> bool:
+    """Of a header's value, with or without a port: whether nobody else's name can be meant."""
+    name = _name(host)
+    if name == "localhost" or name.endswith(".localhost"):  # RFC 6761, 6.3
+        return True
+    try:
+        return ipaddress.ip_address(name).is_loopback
+    except ValueError:
+        return False
+
+
+def _name(host: str) -> str:
+    name = host[1:].partition("]")[0] if host.startswith("[") else host.partition(":")[0]
+    return name.lower()
