@@ -64,7 +64,7 @@ def test_no_other_file_can_be_had(http: Any) -> None:
     """Paths as they are written here: an HTTP client would tidy them before it asks."""
     for path in ("/pages/", "/pages/nothing.js", "/pages/../app.py", "/pages/%2e%2e/app.py", "/pages.py"):
         with socket.create_connection((http.base_url.host, http.base_url.port), timeout=20) as asking:
-            asking.sendall(f"GET {path} HTTP/1.1\r\nhost: here\r\nconnection: close\r\n\r\n".encode())
+            asking.sendall(f"GET {path} HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\n\r\n".encode())
             answer = HTTPResponse(asking)
             answer.begin()
             assert (answer.status, json.loads(answer.read())["error"]["code"]) == (404, "not_found"), path
