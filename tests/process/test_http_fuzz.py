@@ -283,6 +283,7 @@ STRANGE = {
     "a whole URL": request(line=b"GET http://elsewhere/v1/models HTTP/1.1", body=b""),
     "a socket": request(b"upgrade: websocket", b"connection: upgrade", line=b"GET /v1/models HTTP/1.1", body=b""),
     "an expectation": request(LENGTH, b"expect: 100-continue"),
+    "an expectation of too much": request(b"content-length: 99999999999", b"expect: 100-continue", body=b""),
     "another expectation": request(LENGTH, b"expect: everything"),
     "three at once": request(LENGTH) * 3,
     "noise": bytes(range(256)) * 40,
@@ -328,7 +329,7 @@ def test_headers_and_broken_requests(deployment: Running) -> None:
     assert statuses["a span of other bytes"] == statuses["a long span"] == [200]
     assert statuses["two lengths"] == statuses["a header without a colon"] == [400]
     assert statuses["an id of UTF-8"] == statuses["a deadline of digits"] == statuses["a long id"] == [400]
-    assert statuses["a length beyond the limit"] == [413]
+    assert statuses["a length beyond the limit"] == statuses["an expectation of too much"] == [413]
     assert statuses["a method of its own"] == [405]
     assert statuses["three at once"] == [200]
 

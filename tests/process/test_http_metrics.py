@@ -48,6 +48,7 @@ def test_what_was_asked_is_counted_and_measured() -> None:
         assert http.post(CHAT, json={}).status_code == 400
         assert http.get("/v1/requests/one/trace").status_code == 404
         assert http.get("/nothing/here").status_code == 404
+        assert http.get("/docs").status_code == http.get("/openapi.json").status_code == 200
         found = scraped(http)
         assert value(found, "requests_success_total", finished_reason="stop") == 2
         assert value(found, "requests_success_total", finished_reason="abort") == 0
@@ -57,6 +58,8 @@ def test_what_was_asked_is_counted_and_measured() -> None:
             (CHAT, "400", 2),
             ("/v1/requests/{request_id}/trace", "404", 1),
             ("other", "404", 1),
+            ("/docs", "200", 1),
+            ("/openapi.json", "200", 1),
         ):
             assert value(found, "omnizmq_http_answers_total", path=path, status=status) == count
         assert value(found, "omnizmq_outputs_total", modality="text") == 6

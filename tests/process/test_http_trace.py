@@ -79,7 +79,8 @@ def test_t1_with_tracing_off_a_live_request_alone_is_known() -> None:
         assert eventually(deployment.idle)
         status, code, message = error_of(http.get(f"/v1/requests/{id_}/trace"))
         assert (status, code) == (404, "not_found")
-        assert message.endswith("tracing is off (router.trace)")
+        trace_of = f"the trace of {deployment.name}"
+        assert message == f"no request with id '{id_}' is known in {trace_of}: tracing is off (router.trace)"
 
 
 def test_a_trace_that_is_damaged_is_no_failure_of_the_bridge() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 from typing import Any
 
 from fastapi import FastAPI
@@ -38,7 +39,9 @@ class _App(FastAPI):
 
 def make(service: Service) -> FastAPI:
     """For the deployment that the service is a client of."""
-    app = _App(title="omnizmq", version=__version__, docs_url=None, redoc_url=None, redirect_slashes=False)
+    app = _App(
+        title="omnizmq", version=__version__, openapi_url=None, docs_url=None, redoc_url=None, redirect_slashes=False
+    )
     app.keys = bool(service.settings.api_keys)
     app.include_router(chat.routes(service))
     app.include_router(speech.routes(service))
@@ -51,11 +54,12 @@ def make(service: Service) -> FastAPI:
     app.add_exception_handler(RequestValidationError, _invalid)
     app.add_exception_handler(HTTPException, _refused)
     app.add_exception_handler(CallerGoneError, _gone)
-    app.add_middleware(Guarded)  # the innermost
+    app.add_api_route("/openapi.json", partial(_described, app), include_in_schema=False)
     app.add_middleware(BodyLimit, max_bytes=service.settings.max_body_mib << 20)
     app.add_middleware(KeysFirst, keys=service.keys)
     if not service.settings.api_keys:
         app.add_middleware(LocalHosts, bound=service.settings.host)
+    app.add_middleware(Guarded)
     if service.settings.cors_origins:
         app.add_middleware(
             CORSMiddleware,
@@ -66,6 +70,10 @@ def make(service: Service) -> FastAPI:
         )
     app.add_middleware(Counted, count=service.metrics.count)
     return app
+
+
+async def _described(app: FastAPI) -> Response:
+    return answered(app.openapi())
 
 
 async def _failed(_: Request, error: Exception) -> Response:

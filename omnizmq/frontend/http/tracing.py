@@ -9,7 +9,7 @@ from typing import Any
 
 from omnizmq.errors import NotFoundError, RouterLostError
 from omnizmq.frontend.client import AsyncClient
-from omnizmq.trace.finding import Found, find, stores
+from omnizmq.trace.finding import Found, find, stores, unknown
 from omnizmq.trace.looking import ASKING_S, ENDS_WRITTEN_S, SILENT, UNASKED, Inspected, joined, unwritten
 
 ANOTHER = "another request"
@@ -43,8 +43,10 @@ async def _found(client: AsyncClient, id_: str, until: float) -> tuple[Found, In
                 (store,) = await asyncio.to_thread(stores, client.name)
                 return unwritten(store, answer.document), answer
             off = not (await client.status())["trace"]["on"]
-            if off or time.monotonic() >= until:
-                raise NotFoundError(error.message + (": tracing is off (router.trace)" if off else "")) from error
+            if off:  # where there is no trace, the error says where one would be: not for others to know
+                raise NotFoundError(f"{unknown(id_, client.name)}: tracing is off (router.trace)") from error
+            if time.monotonic() >= until:
+                raise
             await asyncio.sleep(_POLL_S)
         else:
             return found, await _ask(client, found.about.request_id) if found.may_be_live else UNASKED

@@ -28,21 +28,12 @@ class Counted:
             await self._app(scope, receive, send)
             return
 
-        begun = False
-
         async def counting(message: Message) -> None:
-            nonlocal begun
             if message["type"] == "http.response.start":
-                begun = True
                 self._count(_path(scope), message["status"])
             await send(message)
 
-        try:
-            await self._app(scope, receive, counting)
-        except Exception:
-            if not begun:  # the answer to that is made further out
-                self._count(_path(scope), 500)
-            raise
+        await self._app(scope, receive, counting)
 
 
 class Guarded:

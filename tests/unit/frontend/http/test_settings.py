@@ -24,6 +24,9 @@ def test_a_deployment_says_nothing_of_it() -> None:
     [
         ({"voice_to": ""}, 'voice_to: "": "STAGE.PARAMETER" was expected'),
         ({"speed_to": "talker"}, 'speed_to: "talker": "STAGE.PARAMETER" was expected'),
+        ({"max_concurrent": 0}, "max_concurrent: 0: a whole number, at least 1, was expected"),
+        ({"max_audio_s": 0.0}, "max_audio_s: 0.0: a number above 0 was expected"),
+        ({"host": ""}, 'host: "": an address was expected'),
         ({"voices": [""]}, 'voices: [""]: a list of names was expected'),
         ({"voices": ["Ann", "ann"]}, 'voices: "ann" is the name of two: each has its own'),
         ({"api_keys": [{"name": "", "sha256": SUM}]}, 'name: "": a name was expected'),

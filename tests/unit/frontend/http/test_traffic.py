@@ -15,7 +15,7 @@ def test_each_answer_is_counted_once_by_its_route() -> None:
     from fastapi import FastAPI
     from starlette.exceptions import HTTPException
 
-    from omnizmq.frontend.http.traffic import Counted
+    from omnizmq.frontend.http.traffic import Counted, Guarded
 
     counts: Counter[tuple[str, int]] = Counter()
     app = FastAPI()
@@ -28,6 +28,7 @@ def test_each_answer_is_counted_once_by_its_route() -> None:
             raise HTTPException(404)
         return name
 
+    app.add_middleware(Guarded)
     app.add_middleware(Counted, count=lambda path, status: counts.update([(path, status)]))
 
     async def ask() -> None:
