@@ -362,8 +362,11 @@ def _made(node: Node) -> str:
 
 
 def _unread_count(caller: Caller) -> str:
+    """And which of its two windows is full."""
     unread = caller.sent - caller.consumed
-    return f": {unread} outputs ({caller.unread_bytes} bytes) are unread, its window has {caller.window}"
+    by_bytes = unread < caller.window and 0 < caller.window_bytes <= caller.unread_bytes
+    window = f"{caller.window_bytes} bytes" if by_bytes else caller.window
+    return f": {unread} outputs ({caller.unread_bytes} bytes) are unread, its window has {window}"
 
 
 def _full(edge: EdgeOut) -> _Full:

@@ -938,6 +938,9 @@ def test_b1_since_when_the_caller_has_to_read_and_how_much() -> None:
     found = verdict(MIDDLE, chain(thinker=thinker(answer("PAUSED", made_ms=70, caller=full))))
     assert (found.cause, found.since_ns) == ("caller_reads", ns(70))
     assert ": 10 outputs (160 bytes) are unread, its window has 16" in found.text
+    large = {**full, "unread_bytes": 4096, "window_bytes": 4096}
+    found = verdict(MIDDLE, chain(thinker=thinker(answer("PAUSED", made_ms=70, caller=large))))
+    assert ": 10 outputs (4096 bytes) are unread, its window has 4096 bytes" in found.text
 
 
 def test_t2_of_two_inputs_the_one_that_brought_nothing_is_awaited() -> None:
