@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 import sys
 from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -81,9 +82,11 @@ def _find(id_: str | None, connect: str | None) -> Found:
     except NotFoundError as error:
         off = untraced(connect)
         held = None if id_ is None else inspecting.held(id_, connect)
-        if held is None:
-            raise NotFoundError(finding.unknown(id_, connect) + why(off) if off else error.message) from error
-        return held._replace(traced=held.store.name not in off)
+        if held is not None:
+            return held._replace(traced=held.store.name not in off)
+        with suppress(NotFoundError):  # it may have just ended: routers that were asked have written what they knew
+            return finding.find(id_, connect)
+        raise NotFoundError(finding.unknown(id_, connect) + why(off) if off else error.message) from error
 
 
 def _check(id_: str | None, *, last: bool, failed: bool, limit: int | None, slow: int | None, follow: bool) -> None:

@@ -11,8 +11,12 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
+from click.testing import CliRunner
 from support.running import OMNIZMQ, Running, document, eventually, omnizmq
 from support.terminals import on_terminal
+
+from omnizmq import Client
+from omnizmq.cli import group
 
 SETS = (
     "stage.talker.options.silent_at=2",
@@ -74,6 +78,17 @@ def lines_until(process: subprocess.Popen[str], text: str) -> list[str]:
         if text in line:
             return seen
     raise AssertionError(f"it ended without {text!r}: {seen}")
+
+
+def test_t1_a_request_that_has_just_ended_is_known(deployment: Running) -> None:
+    """By a command that need not start first."""
+    with Client.connect(deployment.name) as client:
+        for count in range(3):
+            *_, last = client.generate("hi", request_id=f"just-{count}", modalities=["text"])
+            assert last.finished
+            done = CliRunner().invoke(group, ["trace", f"just-{count}", "--json"])
+            assert done.exit_code == 0, done.output
+            assert json.loads(done.stdout)["verdict"]["text"].startswith("complete after ")
 
 
 class TestFollow:
