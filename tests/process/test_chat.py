@@ -69,7 +69,8 @@ def refused(*options: str, stdin: bytes | None = None) -> str:
     answer = document(with_json)
     message = done.stderr.removeprefix("omnizmq chat: ").removesuffix("\n")
     assert with_json.returncode == 2
-    assert (answer["error"]["message"], answer["error"]["code"]) == (message, "invalid_request")
+    code = "prompt_too_large" if "router.max_prompt_bytes" in message else "invalid_request"
+    assert (answer["error"]["message"], answer["error"]["code"]) == (message, code)
     assert answer["finish_reason"] == "error"
     assert "\n" not in message
     return message
