@@ -43,6 +43,11 @@ class PromptTooLargeError(InvalidRequestError):
     code = "prompt_too_large"
     http_status = 413
 
+    @classmethod
+    def of(cls, size: int, limit: int) -> PromptTooLargeError:
+        """Both in bytes."""
+        return cls(f"the prompt has {size} bytes; this deployment takes at most {limit} (router.max_prompt_bytes)")
+
 
 class ConfigError(OmnizmqError):
     """A configuration that cannot be used. The message names file, key, value and what would be accepted."""

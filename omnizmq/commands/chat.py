@@ -18,7 +18,7 @@ from omnizmq.commands.asking import Asked, split_param
 from omnizmq.commands.conversation import converse, write
 from omnizmq.commands.failure import EXIT_INTERRUPTED
 from omnizmq.commands.turn import Turn, new_id
-from omnizmq.errors import InvalidRequestError, NotFoundError, OmnizmqError
+from omnizmq.errors import InvalidRequestError, NotFoundError, OmnizmqError, PromptTooLargeError
 
 if TYPE_CHECKING:
     from omnizmq import AsyncClient
@@ -199,9 +199,7 @@ def _check_own(config: str, asked: Asked, text: str | None) -> None:
     Pipeline(loaded).plan(asked.modalities)
     size = 0 if text is None else as_prompt([asked.user(text)]).size()
     if size > loaded.router.max_prompt_bytes:
-        limit = loaded.router.max_prompt_bytes
-        text = f"the prompt has {size} bytes; this deployment takes at most {limit} (router.max_prompt_bytes)"
-        raise InvalidRequestError(text)
+        raise PromptTooLargeError.of(size, loaded.router.max_prompt_bytes)
 
 
 @contextmanager

@@ -211,9 +211,7 @@ class AsyncClient:
         checked = as_prompt(prompt)
         size, limit = checked.size(), self._welcomed().max_prompt_bytes
         if size > limit:
-            raise PromptTooLargeError(
-                f"the prompt has {size} bytes; this deployment takes at most {limit} (router.max_prompt_bytes)"
-            )
+            raise PromptTooLargeError.of(size, limit)
         if isinstance(modalities, str):
             raise InvalidRequestError(f"modalities is a list such as ['text'], not the string {modalities!r}")
         if output_kind not in ("delta", "final"):

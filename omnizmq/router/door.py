@@ -42,10 +42,7 @@ def _check_prompt(prompt: wire.Prompt, limits: RouterConfig) -> None:
         raise InvalidRequestError(f"the prompt has {given} forms: one of text, messages or token ids was expected")
     size = prompt.size()
     if size > limits.max_prompt_bytes:
-        raise PromptTooLargeError(
-            f"the prompt has {size} bytes; this deployment takes at most {limits.max_prompt_bytes} "
-            "(router.max_prompt_bytes)"
-        )
+        raise PromptTooLargeError.of(size, limits.max_prompt_bytes)
 
 
 def _check_settings(frame: wire.Submit, pipeline: Pipeline) -> None:
