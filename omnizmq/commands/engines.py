@@ -27,6 +27,7 @@ print(json.dumps(probe(*json.loads(sys.argv[1]))))
 """
 _PROBE_TIMEOUT_S = 60
 _HOOKS = {"check_options", "estimate_memory", "check_start"}
+"""Functions that a module may have; the last one of a plugin's alone (`omnizmq.plugin`)."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,8 +2,8 @@
 
 It is a client of the router like any other, in a process of its own: an HTTP request is one request of the deployment,
 and ends when its caller goes. Of a request's past it reads the deployment's trace file, so it runs on the same machine.
-`settings.py` has the options of `[plugins.http]`. Only `serve` loads FastAPI, so that
-options can be checked without it.
+`settings.py` has the options of `[plugins.http]`. Only `serve` loads FastAPI, so that options can be
+checked without it.
 """
 
 from __future__ import annotations

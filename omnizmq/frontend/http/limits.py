@@ -17,7 +17,6 @@ LINGER_S = 2.0
 """How long the rest of a refused body is read and thrown away: a connection that is closed on unread bytes is reset,
 and the answer may be lost with it."""
 
-
 BODY_S = 60.0
 """How long a body may take to come."""
 
@@ -36,7 +35,8 @@ class KeysFirst:
             try:
                 self._keys.owner(Headers(scope=scope).get("authorization"))
             except BridgeError as error:
-                await _rest(receive, {"more_body": True})
+                if not _asks_first(scope):
+                    await _rest(receive, {"more_body": True})
                 await failed(error)(scope, receive, send)
                 return
         await self._app(scope, receive, send)
@@ -59,7 +59,7 @@ class BodyLimit:
         async def limited() -> Message:
             nonlocal came, until
             if _claimed(scope) > self._max_bytes:
-                if not _asks_first(scope):  # to receive would ask it to go on
+                if not _asks_first(scope):
                     await _rest(receive, {"more_body": True})
                 raise self._too_large()
             try:
@@ -91,7 +91,7 @@ async def _rest(receive: Receive, message: Message) -> None:
 
 
 def _asks_first(scope: Scope) -> bool:
-    """Whether the caller waits for "100 Continue" before it sends its body."""
+    """Whether the caller waits for "100 Continue" before it sends its body: to receive would ask it to go on."""
     return any(name == b"expect" for name, _ in scope["headers"])
 
 

@@ -68,6 +68,15 @@ def test_no_body_is_read_without_a_key(path: str, authorization: str, status: in
     assert (caller.status, bool(begun)) == (status, status == 200)
 
 
+def test_who_asks_before_he_sends_is_not_told_to_go_on() -> None:
+    async def never() -> Any:
+        raise AssertionError("it was received")
+
+    caller = Caller("/v1/chat/completions", b"{}", expect="100-continue")
+    asyncio.run(limits.KeysFirst(reads, ANN)(caller.scope, never, caller.send))
+    assert caller.status == 401
+
+
 def test_a_body_that_does_not_come_is_not_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(limits, "BODY_S", 0.05)
     caller = Caller("/v1/chat/completions")
