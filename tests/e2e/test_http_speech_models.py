@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from support.bridge import official
-from support.running import launched
+from support.running import eventually, launched
 from support.sounds import decoded, written
 
 pytest.importorskip("torch", reason="not installed: the extra `transformers`")
@@ -33,4 +33,4 @@ def test_speech_is_what_the_command_line_writes(config: str, chat: tuple[str, ..
             said = client.audio.speech.create(model=running.name, voice="alloy", input=TEXT, response_format="pcm")
         assert np.array_equal(decoded(said.content, "pcm", len(wave)), wave)
         assert len(wave) > 24000
-        assert running.idle()
+        assert eventually(running.idle)

@@ -245,7 +245,7 @@ class TestInterruptions:
             process.send_signal(number)
             out, err = process.communicate(timeout=20)
             assert (process.returncode, out, err) == (130, b"\n", b"omnizmq chat: interrupted\n")
-        assert deployment.idle()
+        assert eventually(deployment.idle)
         assert deployment.status()["counters"]["aborted"] == aborted + 1
 
     def test_with_json_there_is_a_document(self, deployment: Running) -> None:

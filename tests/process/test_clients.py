@@ -13,7 +13,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
-from support.running import Asking, Running, collect, kill, launched, text_of, until
+from support.running import Asking, Running, collect, eventually, kill, launched, text_of, until
 
 from omnizmq import AsyncClient, Client
 from omnizmq import protocol as wire
@@ -269,7 +269,7 @@ class TestClient:
             next(outputs)
             outputs.close()
             assert client.status()["live_requests"] == 0
-        assert deployment.idle()
+        assert eventually(deployment.idle)
 
     def test_several_threads_share_one(self) -> None:
         with Client.connect() as client, ThreadPoolExecutor(8) as pool:

@@ -42,7 +42,7 @@ def test_it_answers_and_refuses_in_one_shape(deployment: Running) -> None:
             )
         assert error_of(http.post("/v1/chat/completions", json=BODY, headers={"x-request-id": "a b"}))[0] == 400
         assert "/v1/chat/completions" in http.get("/openapi.json").json()["paths"]
-    assert deployment.idle()
+    assert eventually(deployment.idle)
 
 
 @pytest.mark.parametrize("deployment", [ECHO], indirect=True)
@@ -58,7 +58,7 @@ def test_without_keys_only_who_names_this_machine_is_answered(deployment: Runnin
                 http.get("/", headers={"host": host}),
             ):
                 assert error_of(answer)[:2] == (403, "forbidden_host")
-    assert deployment.idle()
+    assert eventually(deployment.idle)
 
 
 @pytest.mark.parametrize("deployment", [(*ECHO, f"plugins.http.api_keys=[{key('ann')}]")], indirect=True)

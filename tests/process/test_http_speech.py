@@ -43,7 +43,7 @@ def test_a_deployment_may_say_its_prompt_itself(deployment: Running) -> None:
         assert "this deployment cannot say it: talker: " in fast["message"]
         assert "speed" in fast["message"]
         assert fast["param"] == "speed"
-    assert deployment.idle()
+    assert eventually(deployment.idle)
 
 
 @pytest.mark.parametrize("deployment", [("plugins.http.port=0",)], indirect=True)
@@ -55,7 +55,7 @@ def test_one_that_cannot_be_fed_a_text_says_so(deployment: Running) -> None:
         assert error["message"].startswith("this deployment cannot say it: thinker: ")
         assert "say" in error["message"].partition("thinker: ")[2]
         assert error["param"] == "input"
-    assert deployment.idle()
+    assert eventually(deployment.idle)
 
 
 @pytest.mark.parametrize("deployment", [(*TONES, "stage.code2wav.options.fail_at=3")], indirect=True)

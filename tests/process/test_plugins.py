@@ -68,7 +68,7 @@ class TestServing:
             assert ask(perch, "die") == ""
             assert eventually(lambda: answers(perch))
             assert plugin_of(running).pid != first
-            assert running.idle()
+            assert eventually(running.idle)
 
     def test_f6_it_ends_with_a_killed_router(self, perch: str) -> None:
         with launched("synthetic", *sets(perch)) as running:

@@ -58,7 +58,7 @@ class TestPlans:
             assert [stages[stage][key] for key in ("submitted_ms", "first_output_ms", "finished_ms")] == [None] * 3
 
     def test_p4_chat_json_has_no_text_for_audio_alone(self, deployment: Running, tmp_path: Path) -> None:
-        assert deployment.idle()
+        assert eventually(deployment.idle)
         done = omnizmq("chat", "one", "--modalities", "audio", "--output", str(tmp_path / "a.wav"), "--json")
         answer = document(done)
         assert (done.returncode, answer["text"]) == (0, None)
