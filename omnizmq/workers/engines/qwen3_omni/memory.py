@@ -59,8 +59,8 @@ SCALED_DOWN_TO = 28 * 28 * 1280
 _TINY_SIZES = 32, 12_845_056
 _TINY_BYTES = 3 * MIB
 _TINY = {
-    "thinker": Shape(3, 64, 4, 2, 16, experts_per_token=2, expert_hidden=32, vocabulary=355),
-    "talker": Shape(2, 64, 4, 2, 16, experts_per_token=2, expert_hidden=32, vocabulary=1088),
+    "thinker": Shape(3, 64, 4, 2, 32, experts_per_token=2, expert_hidden=32, vocabulary=355),
+    "talker": Shape(2, 64, 4, 2, 32, experts_per_token=2, expert_hidden=32, vocabulary=1088),
 }
 """Of `tiny`, which imports torch. Tests compare them."""
 

@@ -39,7 +39,8 @@ class Prompts:
     def __init__(self, checkpoint: Checkpoint, config: Any, most: int) -> None:
         """`config`: the Thinker's; `most`: tokens that a prompt may have."""
         self._tokenizer = Tokenizer(checkpoint, config.text_config.vocab_size, most)
-        self._tokenizer.template = self._tokenizer.template or _template(checkpoint)
+        if self._tokenizer.template is None:
+            raise LaunchError(f"the checkpoint {checkpoint.path} has no chat template")
         self._audio: int = config.audio_token_id
         self._image: int = config.image_token_id
         self._video: int = config.video_token_id
@@ -84,17 +85,6 @@ class Prompts:
         else:
             turns = [{"role": "user", "content": prompt.text or ""}]
         return self._tokenizer.ids(turns, add_generation_prompt=True)
-
-
-def _template(checkpoint: Checkpoint) -> str:
-    """Of the checkpoint itself, in either of the two files in which one may come."""
-    written = checkpoint.path / "chat_template.jinja"
-    if written.exists():
-        return written.read_text(encoding="utf-8")
-    template = checkpoint.json("chat_template.json").get("chat_template")
-    if not isinstance(template, str):
-        raise LaunchError(f"{checkpoint.path}/chat_template.json has no chat_template")
-    return template
 
 
 def _files(prompt: Prompt | None, kind: type[AudioPart] | type[ImagePart]) -> list[bytes]:

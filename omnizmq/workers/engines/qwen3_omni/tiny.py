@@ -151,7 +151,7 @@ def _layers(count: int) -> dict[str, Any]:
         "num_hidden_layers": count,
         "num_attention_heads": 4,
         "num_key_value_heads": 2,
-        "head_dim": 16,
+        "head_dim": 32,
         "max_position_embeddings": 4096,
     }
 
@@ -160,7 +160,7 @@ def _experts() -> dict[str, Any]:
     return {"num_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 32, "intermediate_size": 64}
 
 
-_ROPE = {"rope_type": "default", "rope_theta": 1e6, "mrope_section": [4, 2, 2], "mrope_interleaved": True}
+_ROPE = {"rope_type": "default", "rope_theta": 1e6, "mrope_section": [8, 4, 4], "mrope_interleaved": True}
 
 
 def _thinker(tokens: int, ids: dict[str, int], media: dict[str, int]) -> dict[str, Any]:

@@ -1,0 +1,84 @@
+"""One request as this engine keeps it: what vLLM has made of it and nobody was handed yet."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from omnizmq.errors import OmnizmqError, StageError
+from omnizmq.workers.engine import Chunk, FinishReason
+
+if TYPE_CHECKING:
+    from vllm import RequestOutput, SamplingParams
+
+    from omnizmq.workers.engines.hf.text import Text
+
+REASONS: dict[str, FinishReason] = {"stop": "stop", "length": "length", "repetition": "stop"}
+
+
+@dataclass(kw_only=True)
+class Answer:
+    """`prompt` is empty until all input is there; `inner` is vLLM's own name of the request while vLLM has it. Of an
+    answer that is `given` vLLM has nothing: its tokens are handed out one a step."""
+
+    request_id: str
+    params: SamplingParams
+    priority: int
+    prompt: list[int]
+    given: list[int]
+    spoken: Text | None = None  # of what is given
+    open_edges: set[str] = field(default_factory=set)  # whose input goes on
+    said: list[str] = field(default_factory=list)  # over edges
+    inner: str | None = None
+    text: str = ""
+    tokens: list[int] = field(default_factory=list)
+    prompt_chunk: Chunk | None = None  # until it is handed on
+    completion_tokens: int = 0
+    cached_tokens: int = 0
+    reason: FinishReason | None = None
+    note: str | None = None
+    error: OmnizmqError | None = None
+
+    @property
+    def ended(self) -> bool:
+        return self.reason is not None or self.error is not None
+
+    @property
+    def has_news(self) -> bool:
+        return bool(self.text or self.tokens or self.ended)
+
+    @property
+    def usage(self) -> dict[str, int | float]:
+        cached = {"cached_tokens": self.cached_tokens} if self.cached_tokens else {}
+        return {"prompt_tokens": len(self.prompt), "completion_tokens": self.completion_tokens, **cached}
+
+    def took(self, output: RequestOutput) -> None:
+        """What one of vLLM's steps made."""
+        made = output.outputs[0]
+        self.text += made.text
+        self.tokens += made.token_ids
+        self.completion_tokens += len(made.token_ids)
+        self.cached_tokens = output.num_cached_tokens or 0
+        if made.finish_reason is None:
+            return
+        self.inner = None
+        self.reason = REASONS.get(made.finish_reason)
+        if self.reason is None:
+            self.error = StageError(f"vLLM ended the request: {made.finish_reason}")
+        elif made.finish_reason == "repetition":
+            self.note = "the answer repeated itself and was ended (repetition_detection)"
+        elif isinstance(made.stop_reason, str):
+            self.note = f'the answer ended before the stop text "{made.stop_reason}"'
+        elif made.stop_reason is not None:
+            self.note = f"the answer ended with the stop token {made.stop_reason}"
+
+    def say(self) -> None:
+        """The next token of what is given."""
+        assert self.spoken is not None
+        token = self.given[self.completion_tokens]
+        self.completion_tokens += 1
+        self.tokens.append(token)
+        last = self.completion_tokens == len(self.given)
+        self.text += self.spoken.finish() if last else self.spoken.push(token)
+        if last:
+            self.reason = "stop"

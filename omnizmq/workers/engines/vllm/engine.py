@@ -1,0 +1,136 @@
+"""vLLM as a stage's engine: any text model of its that is on this machine, and the Thinker of Qwen3-Omni for text.
+
+One engine in the worker's own process; where a replica has several GPUs, vLLM's own executor starts a process for each
+of them, in the worker's process group. Greedy and in the same dtype it makes what vLLM makes offline.
+
+Options: `threads` (1) on a CPU; every engine argument of vLLM's by its name (`max_model_len`, `dtype`,
+`gpu_memory_utilization`, `kv_cache_memory_bytes`, …) but those that the configuration says elsewhere (`options`).
+Parameters: those of `vllm.SamplingParams` by their names (`params`), and `say`: a text that is the answer, for which
+nothing is computed.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import logging
+import os
+import re
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+from omnizmq.errors import ConfigError, LaunchError
+from omnizmq.tables import nearest
+from omnizmq.workers.engine import Engine, EngineContext
+from omnizmq.workers.engines import qwen3_omni
+from omnizmq.workers.engines.hf.checkpoint import Checkpoint
+from omnizmq.workers.engines.vllm import options
+
+if TYPE_CHECKING:
+    from vllm.v1.engine.llm_engine import LLMEngine
+
+log = logging.getLogger(__name__)
+
+PACKAGES = ("vllm", "torch", "transformers")
+"""Found by name at run time; `omnizmq check` reads it here."""
+
+_TINY = re.compile(rf"{qwen3_omni.MODEL.tiny}(?::(\d{{1,9}}))?")
+
+
+def check_options(stage: str, given: Mapping[str, Any]) -> None:
+    """Raises `ConfigError`. What only vLLM can check is checked when it loads."""
+    options.split(stage, given)
+
+
+def create(context: EngineContext) -> Engine:
+    """Load the model. Raises `ConfigError` (option, edge, model) or `LaunchError`."""
+    own, arguments = options.split(context.stage, context.options)
+    tensor, pipeline = options.check_parallel(context.stage, own, len(context.device))
+    if context.final_output not in (None, "text"):
+        raise ConfigError(f'stage.{context.stage}.final_output = "{context.final_output}": vllm makes "text"')
+    _set_environment(context, own)
+    checkpoint = _checkpoint(context)
+    arguments = {
+        "enforce_eager": not context.device,  # compiling for a CPU takes a minute, for a tenth of speed
+        "max_num_seqs": context.max_inflight,
+        "scheduling_policy": "priority",
+        **arguments,
+        "model": str(checkpoint.path),
+        "runner": "generate",
+        "tensor_parallel_size": tensor,
+        "pipeline_parallel_size": pipeline,
+        "distributed_executor_backend": "uni" if tensor * pipeline == 1 else "mp",
+        "disable_log_stats": True,
+    }
+    return _generation(context, checkpoint, arguments)
+
+
+def _set_environment(context: EngineContext, own: Mapping[str, Any]) -> None:
+    """vLLM reads most of its settings there, when it is imported."""
+    os.environ.update(
+        VLLM_ENABLE_V1_MULTIPROCESSING="0",
+        VLLM_NO_USAGE_STATS="1",
+        VLLM_RPC_BASE_PATH=str(context.private_dir),
+        HF_HUB_OFFLINE="1",
+    )
+    if not context.device:
+        # Replicas on one machine are not to be bound to the same core, nor to compile a kernel within a step.
+        os.environ.update(
+            OMP_NUM_THREADS=str(own.get("threads", 1)), VLLM_CPU_OMP_THREADS_BIND="nobind", TORCHDYNAMO_DISABLE="1"
+        )
+
+
+def _checkpoint(context: EngineContext) -> Checkpoint:
+    tiny = _TINY.fullmatch(context.model)
+    if tiny is None:
+        return Checkpoint(context.model)
+    context.progress("building a tiny random Qwen3-Omni")
+    return Checkpoint(str(qwen3_omni.MODEL.make_tiny(context.private_dir, int(tiny[1] or 0))))
+
+
+def _generation(context: EngineContext, checkpoint: Checkpoint, arguments: dict[str, Any]) -> Engine:
+    context.progress("importing vllm")
+    from omnizmq.workers.engines.vllm.generation import Generation
+    from omnizmq.workers.engines.vllm.handing import Texts, TokenIds
+    from omnizmq.workers.engines.vllm.prompts import Prompts
+
+    for_talker = checkpoint.config.get("model_type") == qwen3_omni.MODEL.model_type
+    if for_talker:
+        arguments["hf_overrides"] = _registered_thinker()
+    context.progress("loading the model")
+    engine = _load(context, arguments)
+    config = engine.model_config
+    prompts = Prompts(checkpoint, config.get_vocab_size(), config.max_model_len - 1)
+    end = engine.get_tokenizer().eos_token_id
+    return Generation(context, engine, prompts, TokenIds() if for_talker else Texts(), end)
+
+
+def _registered_thinker() -> Any:
+    from vllm import ModelRegistry
+
+    from omnizmq.workers.engines.vllm import qwen3_omni as thinker
+
+    ModelRegistry.register_model(thinker.ARCHITECTURE, f"{thinker.__name__}:{thinker.ThinkerText.__name__}")
+    return thinker.text_config
+
+
+def _load(context: EngineContext, arguments: Mapping[str, Any]) -> LLMEngine:
+    from vllm import EngineArgs
+    from vllm.v1.engine.llm_engine import LLMEngine
+
+    known = [field.name for field in dataclasses.fields(EngineArgs)]
+    for name in arguments:
+        if name not in known:
+            raise ConfigError(f"stage.{context.stage}.options.{name} is unknown: {nearest(name, known)}")
+    try:
+        return LLMEngine.from_engine_args(EngineArgs(**arguments))
+    except Exception as error:
+        log.exception("vLLM did not load")
+        raise LaunchError(f"vLLM cannot load {arguments['model']}: {_line(error)}") from error
+
+
+def _line(error: Exception) -> str:
+    """Its first line that says something: those of pydantic begin with a count and the name of a class."""
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    if len(lines) > 1 and "validation error" in lines[0]:
+        return " ".join(lines[1:3]).partition(" [type=")[0]
+    return lines[0] if lines else type(error).__name__

@@ -1,0 +1,170 @@
+"""Requests in vLLM's engine: one of its steps for each of ours.
+
+A request enters vLLM when it is let run for the first time (R1), so at most `max_inflight` are inside; how many of them
+share a step, and which waits for blocks of the cache, is vLLM's to decide. One that may not go on (its caller does not
+read, an edge is full) is computed along with those that may, to its own end and no further: vLLM has no way to set one
+aside that cannot also keep its blocks from the others. What it makes waits here. When nobody may go on, nothing is
+computed.
+
+An exception of vLLM's own step leaves its scheduler in a state that nobody knows: the worker is replaced.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+from vllm.exceptions import VLLMClientError
+
+from omnizmq.errors import InvalidRequestError, StageError
+from omnizmq.protocol import Prompt
+from omnizmq.workers.engine import Chunk, EngineBrokenError, EngineContext, EngineRequest, StageOutput
+from omnizmq.workers.engines.hf.text import Text
+from omnizmq.workers.engines.settings import SAY_CHARS, read_params, text
+from omnizmq.workers.engines.vllm import params
+from omnizmq.workers.engines.vllm.answer import Answer
+from omnizmq.workers.engines.vllm.handing import Handing
+from omnizmq.workers.engines.vllm.prompts import Prompts
+
+if TYPE_CHECKING:
+    from vllm.v1.engine.llm_engine import LLMEngine
+
+log = logging.getLogger(__name__)
+
+_SAY = {"say": text(SAY_CHARS)}
+
+
+class Generation:
+    """See the module. `handing`: what goes to downstream stages; `end`: the token that ends a given answer."""
+
+    def __init__(self, context: EngineContext, engine: LLMEngine, prompts: Prompts, handing: Handing, end: int) -> None:
+        self._context = context
+        self._engine = engine
+        self._prompts = prompts
+        self._handing = handing
+        self._end = end
+        self._defaults: dict[str, Any] = engine.model_config.get_diff_sampling_param()
+        self._room: int = engine.model_config.max_model_len
+        self._answers: dict[str, Answer] = {}
+
+    # --- Engine ----------------------------------------------------------------------------------------------------
+
+    def add(self, request: EngineRequest) -> None:
+        """Raises `InvalidRequestError`."""
+        asked = dict(request.params)
+        said = read_params({"say": asked.pop("say", None)}, _SAY)
+        given = [*self._prompts.answer(said["say"]), self._end] if said else []
+        answer = Answer(
+            request_id=request.request_id,
+            params=params.read(asked, self._defaults),
+            priority=-request.priority,  # vLLM's lowest number goes first
+            prompt=[],
+            given=given,
+            spoken=Text(self._prompts.vocabulary, []) if given else None,
+            open_edges=set(self._context.sources),
+        )
+        if not self._context.sources:
+            self._asked(answer, request.prompt)
+        self._answers[request.request_id] = answer
+
+    def feed(self, request_id: str, edge: str, chunk: Chunk) -> None:
+        """A text is what one says to this stage, all of it before the answer begins. Raises `StageError`."""
+        said = chunk.meta.get("text")
+        if not isinstance(said, str):
+            raise StageError(f"a chunk from {edge} has no text: it must have it as meta['text']")
+        self._answers[request_id].said.append(said)
+
+    def end_of_input(self, request_id: str, edge: str) -> None:
+        """Raises `InvalidRequestError` for a text that is too long."""
+        answer = self._answers[request_id]
+        answer.open_edges.discard(edge)
+        if not answer.open_edges:
+            self._asked(answer, Prompt("".join(answer.said), None, None))
+
+    def abort(self, request_id: str) -> list[StageOutput]:
+        """Immediate: its blocks of the cache are free. Text that was held back, because a stop text could have begun,
+        is returned."""
+        answer = self._answers.pop(request_id, None)
+        if answer is None:
+            return []
+        if answer.inner is not None:
+            answer.text += self._held_back(answer.inner)
+            self._engine.abort_request([answer.inner], internal=True)
+        content = answer.text if answer.text and self._context.final_output else None
+        return [StageOutput(request_id, content, ended=True, finish_reason="abort", usage=answer.usage)]
+
+    def has_work(self, request_id: str) -> bool:
+        answer = self._answers.get(request_id)
+        return answer is not None and bool(answer.prompt)
+
+    def step(self, ready: Sequence[str]) -> list[StageOutput]:
+        answers = [self._answers[request_id] for request_id in ready]
+        for answer in answers:
+            if answer.given:
+                answer.say()
+            elif answer.inner is None and not answer.ended:
+                self._begin(answer)
+        if any(answer.inner is not None for answer in answers):
+            self._compute()
+        return [self._output(answer) for answer in answers if answer.has_news]
+
+    def close(self) -> None:
+        self._answers.clear()
+        self._engine.engine_core.shutdown()
+
+    # --- Inside ----------------------------------------------------------------------------------------------------
+
+    def _asked(self, answer: Answer, prompt: Prompt | None) -> None:
+        answer.prompt = self._prompts.read(prompt)
+        answer.prompt_chunk = self._handing.prompt(answer.prompt)
+        room = self._room - len(answer.prompt)
+        if len(answer.given) > room:
+            raise InvalidRequestError(f"the text to say has {len(answer.given)} tokens: beside the prompt fit {room}")
+
+    def _begin(self, answer: Answer) -> None:
+        try:
+            answer.inner = self._engine.add_request(
+                answer.request_id, {"prompt_token_ids": answer.prompt}, answer.params, priority=answer.priority
+            )
+        except (VLLMClientError, ValueError) as error:
+            line = str(error).partition("\n")[0]
+            answer.error = InvalidRequestError(f"vLLM refuses the request: {line}")
+
+    def _compute(self) -> None:
+        try:
+            outputs = self._engine.step()
+        except Exception as error:
+            log.exception("vLLM's engine failed")
+            line = str(error).partition("\n")[0]
+            raise EngineBrokenError(f"vLLM's engine failed: {type(error).__name__}: {line}") from error
+        for output in outputs:
+            answer = self._answers.get(output.request_id)
+            if answer is not None:
+                answer.took(output)
+
+    def _held_back(self, inner: str) -> str:
+        state = self._engine.output_processor.request_states.get(inner)
+        if state is None or state.detokenizer is None:
+            return ""
+        held: str = state.detokenizer.get_next_output_text(finished=True, delta=True)
+        return held
+
+    def _output(self, answer: Answer) -> StageOutput:
+        if answer.ended:
+            del self._answers[answer.request_id]
+        if answer.error is not None:
+            return StageOutput(answer.request_id, error=answer.error)
+        chunks = [] if answer.prompt_chunk is None else [answer.prompt_chunk]
+        chunks += self._handing.made(answer.text, answer.tokens)
+        content = answer.text
+        answer.text, answer.tokens, answer.prompt_chunk = "", [], None
+        return StageOutput(
+            answer.request_id,
+            content=content if content and self._context.final_output else None,
+            chunks=dict.fromkeys(self._context.targets, chunks) if chunks else {},
+            ended=answer.reason is not None,
+            finish_reason=answer.reason,
+            usage=answer.usage if answer.reason is not None else {},
+            note=answer.note,
+        )
