@@ -40,7 +40,7 @@ def said(text: str) -> Prompt:
 @pytest.fixture(scope="module")
 def checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Path:
     torch.set_num_threads(1)
-    return tiny.ensure(tmp_path_factory.mktemp("models"), 0)
+    return tiny.ensure(tmp_path_factory.mktemp("models"), 7)
 
 
 @pytest.fixture(scope="module")

@@ -71,7 +71,7 @@ def test_the_same_seed_makes_the_same_checkpoint(pristine: Path, tmp_path: Path)
     for file in sorted(pristine.iterdir()):
         assert (again / file.name).read_bytes() == file.read_bytes(), file.name
     assert tiny.ensure(tmp_path, 1) == again
-    assert load_file(tiny.ensure(tmp_path, 2) / "model-00003-of-00006.safetensors").keys()
+    assert load_file(min(tiny.ensure(tmp_path, 2).glob("model-*.safetensors"))).keys()
     assert sum(file.stat().st_size for file in pristine.iterdir()) < 5_000_000
 
 

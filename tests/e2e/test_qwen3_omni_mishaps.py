@@ -83,7 +83,8 @@ def checkpoint(pristine: Path, tmp_path: Path) -> Path:
 
 
 def shard(checkpoint: Path) -> Path:
-    return checkpoint / "model-00004-of-00006.safetensors"
+    """One in the middle."""
+    return checkpoint / "model-00004-of-00008.safetensors"
 
 
 def write(file: str, content: str) -> Callable[[Path], object]:
@@ -97,8 +98,8 @@ class TestACheckpoint:
         ("damage", "line"),
         [
             (write("config.json", '{"model_type": "llama"}'), "its model_type is 'llama'; this engine knows"),
-            (lambda checkpoint: shard(checkpoint).unlink(), "model-00004-of-00006.safetensors cannot be read"),
-            (lambda checkpoint: os.truncate(shard(checkpoint), 5000), "model-00004-of-00006.safetensors is damaged"),
+            (lambda checkpoint: shard(checkpoint).unlink(), "model-00004-of-00008.safetensors cannot be read"),
+            (lambda checkpoint: os.truncate(shard(checkpoint), 5000), "model-00004-of-00008.safetensors is damaged"),
             (lambda checkpoint: (checkpoint / "tokenizer.json").unlink(), "the tokenizer of "),
         ],
         ids=["another model", "missing shard", "short shard", "no tokenizer"],

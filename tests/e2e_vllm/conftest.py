@@ -1,4 +1,4 @@
-"""Tests with vLLM, which lives in an environment of its own: `make test-vllm` makes it, with the model that they use."""
+"""Tests with vLLM, which lives in an environment of its own: `make test-vllm` makes it, with the model they use."""
 
 from __future__ import annotations
 

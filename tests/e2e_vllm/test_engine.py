@@ -1,5 +1,4 @@
-"""The engine alone, in vLLM's environment: what is batched, what an abort frees, what is refused, what a reader who does
-not read costs."""
+"""The engine alone, in the environment of vLLM: what is batched, what an abort frees, what is refused, what waits."""
 
 from __future__ import annotations
 
@@ -263,7 +262,7 @@ def test_f2_a_failure_of_its_step_breaks_the_engine(engine: Generation, monkeypa
 
     engine.add(asked("lost"))
     monkeypatch.setattr(engine._engine, "step", fail)
-    with pytest.raises(EngineBrokenError, match="^vLLM's engine failed: RuntimeError: the model runner is lost$"):
+    with pytest.raises(EngineBrokenError, match=r"^vLLM's engine failed: RuntimeError: the model runner is lost$"):
         engine.step(["lost"])
     monkeypatch.undo()
     engine.abort("lost")

@@ -15,6 +15,7 @@ import dataclasses
 import logging
 import os
 import re
+import tempfile
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
@@ -23,7 +24,7 @@ from omnizmq.tables import nearest
 from omnizmq.workers.engine import Engine, EngineContext
 from omnizmq.workers.engines import qwen3_omni
 from omnizmq.workers.engines.hf.checkpoint import Checkpoint
-from omnizmq.workers.engines.vllm import options
+from omnizmq.workers.engines.vllm import names, options
 
 if TYPE_CHECKING:
     from vllm.v1.engine.llm_engine import LLMEngine
@@ -70,8 +71,10 @@ def _set_environment(context: EngineContext, own: Mapping[str, Any]) -> None:
         VLLM_ENABLE_V1_MULTIPROCESSING="0",
         VLLM_NO_USAGE_STATS="1",
         VLLM_RPC_BASE_PATH=str(context.private_dir),
+        TMPDIR=str(context.private_dir),
         HF_HUB_OFFLINE="1",
     )
+    tempfile.tempdir = None  # it is looked up anew: what a killed process leaves is gone with the deployment
     if not context.device:
         # Replicas on one machine are not to be bound to the same core, nor to compile a kernel within a step.
         os.environ.update(
@@ -89,28 +92,21 @@ def _checkpoint(context: EngineContext) -> Checkpoint:
 
 def _generation(context: EngineContext, checkpoint: Checkpoint, arguments: dict[str, Any]) -> Engine:
     context.progress("importing vllm")
+    from omnizmq.workers.engines.vllm import thinker_text
     from omnizmq.workers.engines.vllm.generation import Generation
     from omnizmq.workers.engines.vllm.handing import Texts, TokenIds
     from omnizmq.workers.engines.vllm.prompts import Prompts
 
     for_talker = checkpoint.config.get("model_type") == qwen3_omni.MODEL.model_type
     if for_talker:
-        arguments["hf_overrides"] = _registered_thinker()
+        arguments["hf_overrides"] = thinker_text.text_config
     context.progress("loading the model")
     engine = _load(context, arguments)
+    names.unlink()
     config = engine.model_config
     prompts = Prompts(checkpoint, config.get_vocab_size(), config.max_model_len - 1)
     end = engine.get_tokenizer().eos_token_id
     return Generation(context, engine, prompts, TokenIds() if for_talker else Texts(), end)
-
-
-def _registered_thinker() -> Any:
-    from vllm import ModelRegistry
-
-    from omnizmq.workers.engines.vllm import qwen3_omni as thinker
-
-    ModelRegistry.register_model(thinker.ARCHITECTURE, f"{thinker.__name__}:{thinker.ThinkerText.__name__}")
-    return thinker.text_config
 
 
 def _load(context: EngineContext, arguments: Mapping[str, Any]) -> LLMEngine:
@@ -132,5 +128,5 @@ def _line(error: Exception) -> str:
     """Its first line that says something: those of pydantic begin with a count and the name of a class."""
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
     if len(lines) > 1 and "validation error" in lines[0]:
-        return " ".join(lines[1:3]).partition(" [type=")[0]
+        return " ".join(lines[1:3]).partition(" [type=")[0].removeprefix("Value error, ")
     return lines[0] if lines else type(error).__name__

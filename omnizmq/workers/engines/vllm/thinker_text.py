@@ -2,29 +2,24 @@
 
 Of a prompt that is text alone the Talker needs token ids and nothing else (`qwen3_omni.rows`), so an engine that gives
 no hidden states can serve as the Thinker. Its layers are those of Qwen3-MoE (vLLM's class), and positions on three axes
-that are all the same are ordinary ones. `vllm.ModelRegistry` is how vLLM takes models from outside
-(https://docs.vllm.ai/en/latest/contributing/model/registration.html).
+that are all the same are ordinary ones.
+
+vLLM takes models from outside by its `ModelRegistry`, which a plugin fills in each of its processes: entry point
+`vllm.general_plugins` (https://docs.vllm.ai/en/latest/contributing/model/registration.html).
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from typing import Any
 
-import torch
-from vllm.model_executor.models.qwen3_moe import Qwen3MoeForCausalLM
-
-ARCHITECTURE = "OmnizmqQwen3OmniThinkerText"
-_OWN = ("thinker.model.", "thinker.lm_head.")
+ARCHITECTURE = "OmnizmqThinkerText"
 
 
-class ThinkerText(Qwen3MoeForCausalLM):  # type: ignore[misc]
-    """`thinker.model` and `thinker.lm_head` of a checkpoint."""
+def register() -> None:
+    """Called by vLLM in each of its processes."""
+    from vllm import ModelRegistry
 
-    def load_weights(self, weights: Iterable[tuple[str, torch.Tensor]]) -> set[str]:
-        own = ((name.removeprefix("thinker."), tensor) for name, tensor in weights if name.startswith(_OWN))
-        loaded: set[str] = super().load_weights(own)
-        return loaded
+    ModelRegistry.register_model(ARCHITECTURE, "omnizmq.workers.engines.vllm.thinker_model:ThinkerText")
 
 
 def text_config(config: Any) -> Any:

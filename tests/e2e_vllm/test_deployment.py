@@ -1,0 +1,158 @@
+"""A text model on vLLM as a caller meets it: the stage has a Python of its own, and the router another one."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from support.running import Asking, Running, alive, collect, eventually, kill, launched, omnizmq, text_of, until
+from support.stress import visible
+from support.vllm_lost import REASON, STEP
+
+from omnizmq import AsyncClient
+from omnizmq.errors import InvalidRequestError, ReplicaLostError
+
+pytestmark = [pytest.mark.timeout(900), pytest.mark.usefixtures("no_leaks", "no_files")]
+
+FRANCE = "What is the capital of France?"
+LONG = {"thinker": {"max_tokens": 400, "ignore_eos": True, "temperature": 0.0}}
+
+
+def files() -> set[str]:
+    """In the folders where vLLM, torch and their helpers would leave theirs; what begins with `oz-` is of tests."""
+    folders = ("/tmp", "/dev/shm")
+    return {f"{at}/{name}" for at in folders for name in os.listdir(at) if not name.startswith("oz-")}
+
+
+@pytest.fixture
+def no_files(home: Path) -> Iterator[None]:  # noqa: ARG001 (which is one of them)
+    """Nothing is there that was not there before."""
+    before = files()
+    yield
+    assert eventually(lambda: not files() - before), files() - before
+
+
+@pytest.fixture
+def sets(vllm_python: Path, smollm: Path) -> tuple[str, ...]:
+    return (
+        f"stage.thinker.python={vllm_python}",
+        f"model={smollm}",
+        "stage.thinker.options.dtype=float32",
+        "stage.thinker.options.max_model_len=1024",
+        "stage.thinker.options.kv_cache_memory_bytes=134217728",
+        "router.restart_delay_s=0.1",
+    )
+
+
+def of_group(pid: int) -> list[int]:
+    """The processes of the group that it leads, itself among them."""
+    return [int(name) for name in os.listdir("/proc") if name.isdigit() and _group(int(name)) == pid]
+
+
+def _group(pid: int) -> int | None:
+    try:
+        return os.getpgid(pid)
+    except ProcessLookupError:
+        return None
+
+
+def greedy(**params: Any) -> dict[str, dict[str, Any]]:
+    return {"thinker": {"temperature": 0.0, **params}}
+
+
+def test_it_streams_what_vllm_says_offline_and_is_explained(sets: tuple[str, ...], offline: Any) -> None:
+    (expected,) = offline([(FRANCE, {"temperature": 0.0, "max_tokens": 20})])
+
+    async def scenario(deployment: Running) -> None:
+        async with AsyncClient.connect(deployment.name) as client:
+            outputs = await collect(client, FRANCE, params=greedy(max_tokens=20), request_id="france")
+            assert text_of(outputs) == expected["text"]
+            assert len([output for output in outputs if output.text]) >= 5
+            assert outputs[-1].finish_reason == expected["reason"]
+            assert outputs[-1].usage["thinker"]["completion_tokens"] == len(expected["tokens"])
+            together = [Asking(client, FRANCE, params=greedy(max_tokens=20)) for _ in range(16)]
+            assert [await one.error() for one in together] == [None] * 16
+            assert {text_of(one.outputs) for one in together} == {expected["text"]}
+            wrong = await Asking(client, FRANCE, params=greedy(top_p=3)).error()
+            assert isinstance(wrong, InvalidRequestError)
+            assert "top_p must be in (0, 1], got 3.0" in wrong.message
+            long = Asking(client, FRANCE, params=LONG, request_id="long")
+            await long.has(3)
+            assert await client.abort("long") == 1
+            assert await long.error() is None
+            assert long.outputs[-1].finish_reason == "abort"
+
+    with launched("vllm", *sets) as deployment:
+        asyncio.run(scenario(deployment))
+        assert eventually(deployment.idle)
+        assert deployment.trace("france")["terminal"]["finish_reason"] == expected["reason"]
+        assert deployment.stop() == 0
+
+
+@pytest.mark.parametrize("victim", ["worker", "launcher", "worker's own child"])
+def test_f2_a_kill_leaves_nothing_of_vllms(sets: tuple[str, ...], victim: str) -> None:
+    """Of `launch`, which is the router too, or of the worker, whose requests end with `replica_lost`."""
+    with launched("vllm", *sets) as deployment:
+        worker = deployment.worker_pid("thinker/0")
+        inside = of_group(worker)
+        assert worker in inside
+
+        async def scenario(kills: Callable[[], None]) -> None:
+            async with AsyncClient.connect(deployment.name) as client:
+                asking = Asking(client, FRANCE, params=LONG)
+                await asking.has(3)
+                kills()
+                await until(lambda: not any(map(alive, inside)), 20)
+                if victim != "launcher":
+                    assert isinstance(await asking.error(), ReplicaLostError)
+                    await until(lambda: deployment.replica("thinker/0")["state"] == "ready", 300)
+                    assert text_of(await collect(client, FRANCE, params=greedy(max_tokens=4)))
+                asking.task.cancel()
+
+        others = [pid for pid in inside if pid != worker]
+        if victim == "worker's own child":
+            if not others:
+                pytest.skip("on one device vLLM starts no process of its own")
+            asyncio.run(scenario(lambda: kill(others[0])))
+        else:
+            asyncio.run(scenario(lambda: kill(worker if victim == "worker" else deployment.pid)))
+        if victim == "launcher":
+            assert deployment.process.wait(20) == -signal.SIGKILL
+        else:
+            assert deployment.stop() == 0
+
+
+def test_f2_a_failure_inside_vllm_ends_its_requests_with_the_reason_and_the_replica_is_replaced(
+    sets: tuple[str, ...],
+) -> None:
+    async def scenario(deployment: Running) -> None:
+        async with AsyncClient.connect(deployment.name) as client:
+            struck = [Asking(client, FRANCE, params=LONG) for _ in range(3)]
+            for error in [await one.error() for one in struck]:
+                assert isinstance(error, ReplicaLostError)
+                assert REASON in error.message
+                assert "details" not in error.message
+            assert all(len(one.outputs) <= STEP for one in struck)
+            await until(lambda: deployment.replica("thinker/0")["state"] == "ready", 300)
+            assert deployment.replica("thinker/0")["incarnation"] == 2
+            assert text_of(await collect(client, FRANCE, params=greedy(max_tokens=20)))
+
+    with visible(), launched("vllm", *sets, "stage.thinker.engine=vllm_lost") as deployment:
+        asyncio.run(scenario(deployment))
+        assert deployment.stop() == 0
+
+
+def test_an_interpreter_without_vllm_is_refused_in_one_line(sets: tuple[str, ...]) -> None:
+    options = [option for setting in sets for option in ("--set", setting)]
+    done = omnizmq("launch", "--config", "vllm", *options, "--set", f"stage.thinker.python={sys.executable}")
+    assert done.returncode == 2
+    assert done.stderr.count("\n") == 1
+    assert f"needs torch, transformers, vllm, which are not installed for {sys.executable}" in done.stderr or (
+        f"needs vllm, which is not installed for {sys.executable}" in done.stderr
+    )
