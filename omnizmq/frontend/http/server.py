@@ -26,7 +26,6 @@ async def serve(context: PluginContext, settings: Settings) -> None:
     """Until the deployment stops. Raises `ConfigError`, `LaunchError` where it cannot listen."""
     with listening(settings) as listener:
         async with AsyncClient.connect(context.connect) as client:
-            settings.check_stages(client.stages)
             config = uvicorn.Config(
                 app.make(Service(client, settings)),
                 http=Connection,
