@@ -137,6 +137,9 @@ def test_a_page_of_a_named_origin_may_ask_and_read_the_headers(deployment: Runni
             assert (before.status_code, answer.status_code, refused.status_code) == (status, 200, 400)
             told = origin if status == 200 else None
             assert {one.headers.get(allowed) for one in (before, answer, refused)} == {told}
+            assert "origin" in before.headers["vary"].lower()
+            if not told:
+                assert error_of(before) == (400, "invalid_request", "a page may not ask this: Disallowed CORS origin")
             if told:
                 assert answer.headers[exposed] == "x-request-id, x-should-retry, retry-after"
 

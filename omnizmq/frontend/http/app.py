@@ -9,7 +9,6 @@ from typing import Any
 from fastapi import FastAPI
 from fastapi.exceptions import RequestValidationError
 from starlette.exceptions import HTTPException
-from starlette.middleware.cors import CORSMiddleware
 from starlette.requests import Request
 from starlette.responses import Response
 
@@ -20,6 +19,7 @@ from omnizmq.frontend.http.described import finish
 from omnizmq.frontend.http.gone import CallerGoneError
 from omnizmq.frontend.http.hosts import LocalHosts
 from omnizmq.frontend.http.limits import BodyLimit, KeysFirst
+from omnizmq.frontend.http.origins import Origins
 from omnizmq.frontend.http.problems import ABORTED, BridgeError, body
 from omnizmq.frontend.http.schema import TAGS
 from omnizmq.frontend.http.sending import answered, failed
@@ -61,13 +61,7 @@ def make(service: Service) -> FastAPI:
         app.add_middleware(LocalHosts, bound=service.settings.host)
     app.add_middleware(Guarded)
     if service.settings.cors_origins:
-        app.add_middleware(
-            CORSMiddleware,
-            allow_origins=service.settings.cors_origins,
-            allow_methods=["*"],
-            allow_headers=["*"],
-            expose_headers=["x-request-id", "x-should-retry", "retry-after"],
-        )
+        app.add_middleware(Origins, origins=service.settings.cors_origins)
     app.add_middleware(Counted, count=service.metrics.count)
     return app
 
