@@ -89,6 +89,11 @@ def test_nobody_is_sent_elsewhere(deployment: Running) -> None:
             "messages[0].content[0]: a part with the type 'text', 'input_audio' or 'image_url' was expected",
         ),
         ({"n": True}, "n", "n: is not supported, or unknown"),
+        (
+            {"params": {"talker": {"heat": 1}}, "modalities": ["text", "audio"], "audio": {"voice": "default"}},
+            "params.talker.heat",
+            "talker: stage talker: unknown parameter 'heat': known are max_tokens, seed",
+        ),
     ],
 )
 def test_a_field_that_is_refused_is_named(deployment: Running, body: dict[str, Any], param: str, message: str) -> None:

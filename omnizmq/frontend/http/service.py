@@ -107,14 +107,13 @@ class Service:
 
 @contextmanager
 def _naming(asked: Asked) -> Iterator[None]:
-    """Where a stage refuses what came from a field of the body, that is said."""
+    """Where a stage refuses the request, it is said which, and the field of the body that it does not take."""
     try:
         yield
     except InvalidRequestError as error:
-        field = asked.field_of(error)
-        if field is None:
+        if error.stage is None:
             raise
-        raise RefusedError(error.message, error, field) from error
+        raise RefusedError(f"{error.stage}: {error.message}", error, asked.field_of(error)) from error
 
 
 def now() -> int:
