@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import socket
 from collections.abc import Iterator
+from contextlib import ExitStack
 from typing import Any
 
 import httpx
@@ -156,6 +157,28 @@ def test_a_body_over_the_limit(deployment: Running) -> None:
         for content in (large, (large[at : at + 65536] for at in range(0, len(large), 65536))):
             assert error_of(http.post("/v1/chat/completions", content=content))[:2] == (413, "body_too_large")
         assert http.post("/v1/chat/completions", json=BODY).status_code == 200
+
+
+@pytest.mark.parametrize("deployment", [(*ECHO, "plugins.http.max_body_mib=1")], indirect=True)
+def test_bodies_are_bounded_together(deployment: Running) -> None:
+    """Sixteen of the largest have come, all but their last byte."""
+    url = httpx.URL(deployment.ready["plugins"]["http"])
+    head = f"POST /v1/chat/completions HTTP/1.1\r\nhost: localhost\r\ncontent-length: {1 << 20}\r\n\r\n".encode()
+    with web(deployment) as http, ExitStack() as stack:
+        for _ in range(16):
+            caller = stack.enter_context(socket.create_connection((url.host, url.port), timeout=20))
+            caller.sendall(head + b" " * ((1 << 20) - 1))
+        answers: list[httpx.Response] = []
+
+        def is_refused() -> bool:
+            answers.append(http.post("/v1/chat/completions", json=BODY))
+            return bool(answers[-1].status_code == 429)
+
+        assert eventually(is_refused)
+        assert error_of(answers[-1])[:2] == (429, "overloaded")
+        assert (answers[-1].headers["retry-after"], answers[-1].headers["x-should-retry"]) == ("1", "true")
+        stack.close()
+        assert eventually(lambda: http.post("/v1/chat/completions", json=BODY).status_code == 200)
 
 
 @pytest.mark.parametrize("deployment", [(*SLOW, f"plugins.http.api_keys=[{key('ann')}, {key('bob')}]")], indirect=True)

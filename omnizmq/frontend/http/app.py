@@ -110,14 +110,15 @@ _UNREADABLE: dict[type, str] = {
 """What the framework found when it read the body."""
 
 
+_CODES = {404: "not_found", 405: "method_not_allowed", 408: "slow_body", 413: "body_too_large", 429: "overloaded"}
+
+
 async def _refused(request: Request, error: Exception) -> Response:
     """No such path or method, or a body that is too large or cannot be read."""
     assert isinstance(error, HTTPException)
     if error.status_code == 400:
         return _bad_body(_UNREADABLE.get(type(error.__cause__), f"no JSON that can be read here: {error.detail}"))
-    code = {404: "not_found", 405: "method_not_allowed", 408: "slow_body", 413: "body_too_large"}.get(
-        error.status_code, "invalid_request"
-    )
+    code = _CODES.get(error.status_code, "invalid_request")
     headers = {"x-should-retry": "false", **(error.headers or {})}
     return answered(body(error.status_code, code, _refusal(request, error)), status=error.status_code, headers=headers)
 
