@@ -252,7 +252,7 @@ def test_f6_one_that_has_lost_its_router_or_its_way_says_so(path: str, expected:
     async def scenario(running: Running) -> tuple[int, Any, int]:
         client = AsyncClient.connect(running.name, operator=True)
         async with client:
-            service = Service(client, Settings(cors_origins=[origin]))
+            service = Service(client, client, Settings(cors_origins=[origin]))
             made = app.make(service)
             made.add_api_route("/v1/broken", broken)
         came: list[httpx.Response] = []

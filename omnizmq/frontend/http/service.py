@@ -33,10 +33,12 @@ class Caller:
 
 
 class Service:
-    """For one deployment."""
+    """For one deployment. `client` brings requests; `operator` asks about the deployment, over a connection of its own:
+    an answer would have to wait behind all outputs that are on their way already, 1024 of each request."""
 
-    def __init__(self, client: AsyncClient, settings: Settings) -> None:
+    def __init__(self, client: AsyncClient, operator: AsyncClient, settings: Settings) -> None:
         self.client = client
+        self.operator = operator
         self.settings = settings
         self.model = settings.model or client.name
         self.asking = Asking(settings, client.stages, self.model)
