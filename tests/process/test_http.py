@@ -62,6 +62,13 @@ def test_without_keys_only_who_names_this_machine_is_answered(deployment: Runnin
     assert eventually(deployment.idle)
 
 
+@pytest.mark.parametrize("deployment", [(*ECHO, 'plugins.http.hosts=["talk.example.org"]')], indirect=True)
+def test_without_keys_a_proxys_name_may_be_told(deployment: Running) -> None:
+    with web(deployment) as http:
+        for host, status in (("talk.example.org", 200), ("Talk.example.org:443", 200), ("example.org", 403)):
+            assert http.post("/v1/chat/completions", json=BODY, headers={"host": host}).status_code == status
+
+
 @pytest.mark.parametrize("deployment", [(*ECHO, f"plugins.http.api_keys=[{key('ann')}]")], indirect=True)
 def test_a_key_is_as_good_under_any_name(deployment: Running) -> None:
     with web(deployment, authorization="Bearer key of ann", host="example.org") as http:

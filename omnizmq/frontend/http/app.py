@@ -58,7 +58,7 @@ def make(service: Service) -> FastAPI:
     app.add_middleware(BodyLimit, max_bytes=service.settings.max_body_mib << 20)
     app.add_middleware(KeysFirst, keys=service.keys)
     if not service.settings.api_keys:
-        app.add_middleware(LocalHosts, bound=service.settings.host)
+        app.add_middleware(LocalHosts, names=[service.settings.host, *service.settings.hosts])
     app.add_middleware(Guarded)
     if service.settings.cors_origins:
         app.add_middleware(Origins, origins=service.settings.cors_origins)
