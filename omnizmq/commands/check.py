@@ -36,15 +36,14 @@ def examine(file: str, sets: tuple[str, ...] = ()) -> dict[str, Any]:
     from omnizmq.commands import memory, plugins
     from omnizmq.pipeline import Pipeline
 
-    seen: list[Found] = []
+    seen: list[tuple[Found, list[dict[str, Any]]]] = []
 
     def judge(config: Config) -> None:
-        seen.append(memory.look(config))
+        seen.append((memory.look(config), plugins.look(config)))
 
     path = configuration.resolve(file)
     config = configuration.load(file, sets, judge=judge)
-    found = seen[-1]
-    found_plugins = plugins.look(config)
+    found, found_plugins = seen[-1]
     pipeline = Pipeline(config)
     return {
         "valid": True,

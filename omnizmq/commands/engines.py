@@ -26,8 +26,8 @@ from omnizmq.commands.engines import probe
 print(json.dumps(probe(*json.loads(sys.argv[1]))))
 """
 _PROBE_TIMEOUT_S = 60
-_HOOKS = {"check_options", "estimate_memory", "check_start"}
-"""Functions that a module may have; the last one of a plugin's alone (`omnizmq.plugin`)."""
+_HOOKS = {"check_options", "estimate_memory", "check_stages", "check_start"}
+"""Functions that a module may have; the last two of a plugin's alone (`omnizmq.plugin`)."""
 
 
 @dataclass(frozen=True, slots=True)

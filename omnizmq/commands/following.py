@@ -14,14 +14,15 @@ from typing import Any
 
 import click
 
-from omnizmq.commands.inspecting import Ask, Inspector, complain, held, look
+from omnizmq.commands.inspecting import Inspector, complain, look, seek
 from omnizmq.commands.terminal.console import console_for, marks_for, styled
 from omnizmq.commands.terminal.layout import clean
 from omnizmq.commands.terminal.view import lines, show
 from omnizmq.commands.untraced import untraced, why
 from omnizmq.errors import NotFoundError, OmnizmqError
 from omnizmq.runtime import running
-from omnizmq.trace.finding import Found, again, as_now, find, ignore, stores, unknown
+from omnizmq.trace.finding import Found, again, as_now, ignore, stores, unknown
+from omnizmq.trace.looking import Ask
 from omnizmq.trace.timeline import Timeline
 
 POLL_S = 0.5
@@ -50,16 +51,13 @@ def _awaited(id_: str | None, connect: str | None, ask: Ask) -> Found:
     said = False
     while True:
         try:
-            return find(id_, connect, ignore if said else complain)
+            return seek(id_, connect, ask, ignore if said else complain)
         except NotFoundError as error:
             if time.monotonic() >= deadline:
                 raise
             off = [] if said else untraced(connect)
             if off and (connect or len(off) == len(running())):  # it cannot come
                 raise NotFoundError(unknown(id_, connect) + why(off)) from error
-            known = None if id_ is None else held(id_, connect, ask)
-            if known is not None:
-                return known
             if not said:
                 click.echo(f"omnizmq trace: {error.message}; waiting for it for up to {WAIT_S:.0f} s", err=True)
             said = True

@@ -3,26 +3,24 @@
 from __future__ import annotations
 
 import asyncio
-import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Self
 
 import click
 
 from omnizmq.commands import loop
+from omnizmq.commands.untraced import untraced
 from omnizmq.errors import OmnizmqError, RouterLostError
-from omnizmq.runtime import running
-from omnizmq.trace.finding import Found, store_of
-from omnizmq.trace.looking import ASKING_S, ENDS_WRITTEN_S, SILENT, UNASKED, Inspected, Look, joined, unwritten
+from omnizmq.trace import looking
+from omnizmq.trace.finding import Complain, Found
+from omnizmq.trace.looking import ASKING_S, SILENT, UNASKED, Ask, Inspected, Look, joined
 
 if TYPE_CHECKING:
     from omnizmq import AsyncClient
 
 MAX_ASKED = 64
 """So many requests are asked about in one call; of the others the facts must do."""
-
-Ask = Callable[[str, Sequence[str]], list[Inspected]]
 
 
 def complain(text: str) -> None:
@@ -45,21 +43,13 @@ def look_at(requests: Sequence[Found], ask: Ask | None = None) -> list[Look]:
     answers = {
         (name, id_): answer for name, ids in live.items() for id_, answer in zip(ids, ask(name, ids), strict=True)
     }
-    until = time.monotonic() + ENDS_WRITTEN_S
-    return [
-        joined(found, answers.get((found.store.name, found.about.request_id), UNASKED), until) for found in requests
-    ]
+    return [joined(found, answers.get((found.store.name, found.about.request_id), UNASKED)) for found in requests]
 
 
-def held(id_: str, connect: str | None, ask: Ask | None = None) -> Found | None:
-    """A request of which no trace has a row, because none could be written or none has been yet, and a router holds."""
-    for deployment in running():
-        if connect not in (None, deployment.name, deployment.endpoint):
-            continue
-        document: dict[str, Any] | None = (ask or inspect)(deployment.name, [id_])[0].document
-        if document is not None:
-            return unwritten(store_of(deployment), document)
-    return None
+def seek(id_: str | None, connect: str | None, ask: Ask, complain: Complain) -> Found:
+    """As `looking.seek`; of one without facts it says whether its deployment records any."""
+    found = looking.seek(id_, connect, ask, complain)
+    return found if found.facts else found._replace(traced=found.store.name not in untraced(connect))
 
 
 def inspect(name: str, ids: Sequence[str]) -> list[Inspected]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -13,7 +14,9 @@ def look(config: Config) -> list[dict[str, Any]]:
 
     Raises `ConfigError` for one that is not installed, or a wrong option.
     """
-    return [_examined(name, options, "check_options") for name, options in config.plugins.items()]
+    stages = [stage.name for stage in config.stage]
+    hooks = {"check_options": (), "check_stages": (stages,)}
+    return [_examined(name, options, hooks) for name, options in config.plugins.items()]
 
 
 def must_start_here(config: Config) -> None:
@@ -25,10 +28,11 @@ def must_start_here(config: Config) -> None:
         if found["missing"]:
             raise ConfigError(packages.refusal(f"plugins.{found['plugin']}: it", found["missing"]))
     for name, options in config.plugins.items():
-        _examined(name, options, "check_start")
+        _examined(name, options, {"check_start": ()})
 
 
-def _examined(name: str, options: dict[str, Any], hook: str) -> dict[str, Any]:
+def _examined(name: str, options: dict[str, Any], hooks: Mapping[str, tuple[Any, ...]]) -> dict[str, Any]:
+    """`hooks`: functions that the plugin may have, and what each is given beside the options."""
     from importlib import import_module
     from importlib.util import find_spec
 
@@ -37,11 +41,13 @@ def _examined(name: str, options: dict[str, Any], hook: str) -> dict[str, Any]:
     from omnizmq.plugin import entry_of
 
     entry = entry_of(name)
-    packages, hooks = stated_in(entry.module)
+    packages, has = stated_in(entry.module)
     missing = sorted(package for package in packages if find_spec(package) is None)
-    if hook in hooks and not missing:
+    for hook, more in hooks.items():
+        if hook not in has or missing:
+            continue
         try:
-            getattr(import_module(entry.module), hook)(options)
+            getattr(import_module(entry.module), hook)(options, *more)
         except OmnizmqError:
             raise
         except Exception as error:

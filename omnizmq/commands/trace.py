@@ -8,7 +8,6 @@ from __future__ import annotations
 import json
 import sys
 from collections.abc import Sequence
-from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -75,18 +74,13 @@ def _find(id_: str | None, connect: str | None) -> Found:
     """In a trace; or, where no trace has a row of it, in a running router."""
     from omnizmq.commands import inspecting
     from omnizmq.errors import NotFoundError
-    from omnizmq.trace import finding
+    from omnizmq.trace.finding import unknown
 
     try:
-        return finding.find(id_, connect, inspecting.complain)
+        return inspecting.seek(id_, connect, inspecting.inspect, inspecting.complain)
     except NotFoundError as error:
         off = untraced(connect)
-        held = None if id_ is None else inspecting.held(id_, connect)
-        if held is not None:
-            return held._replace(traced=held.store.name not in off)
-        with suppress(NotFoundError):  # it may have just ended: routers that were asked have written what they knew
-            return finding.find(id_, connect)
-        raise NotFoundError(finding.unknown(id_, connect) + why(off) if off else error.message) from error
+        raise NotFoundError(unknown(id_, connect) + why(off) if off else error.message) from error
 
 
 def _check(id_: str | None, *, last: bool, failed: bool, limit: int | None, slow: int | None, follow: bool) -> None:

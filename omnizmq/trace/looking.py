@@ -1,17 +1,19 @@
 """A request's facts joined with what its router answers: what `omnizmq trace` shows of it (T1, T2).
 
-Reads traces and asks nobody: whoever asks the router hands in its answer. It may block for `ENDS_WRITTEN_S`, so that
-asking and joining take at most `ASKING_S` more.
+Reads traces, and asks nobody itself: it is handed the router's answers, or who asks for them. A router answers when the
+facts that it knew are written (`omnizmq.router.server`), so a trace that is read after an answer has them.
 """
 
 from __future__ import annotations
 
 import time
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from typing import Any, NamedTuple
 
 from omnizmq.errors import NotFoundError, OmnizmqError
-from omnizmq.trace.finding import Found, Store, again
+from omnizmq.runtime import running
+from omnizmq.trace.finding import Complain, Found, again, find, ignore, store_of
 from omnizmq.trace.store import Traced
 from omnizmq.trace.summary import summarize
 from omnizmq.trace.verdict import RouterIs
@@ -19,11 +21,6 @@ from omnizmq.trace.verdict import RouterIs
 ASKING_S = 0.9
 """For all questions to one router; one that has been stopped must not keep anybody from the facts. A router gives its
 workers half a second, and then its facts 0.2 s to be written: 0.7 s together."""
-
-ENDS_WRITTEN_S = 1.0
-"""How long the last facts of requests that have just ended may take to be written, all of one call together."""
-
-_POLL_S = 0.05
 
 
 class Inspected(NamedTuple):
@@ -58,29 +55,36 @@ class Look(NamedTuple):
         }
 
 
-def joined(found: Found, answer: Inspected, until: float) -> Look:
-    """`until`: on the monotonic clock, how long facts of an end may be waited for."""
-    if answer.router == "unknowing":
-        found = _written(found, until)
-    elif answer is not UNASKED:
-        with suppress(OmnizmqError):  # its trace may hold no row of it
-            found = again(found)  # what has happened while it was asked
+Ask = Callable[[str, Sequence[str]], list[Inspected]]
+"""What the router of the running deployment of that name says of these request ids (or external ids)."""
+
+
+def joined(found: Found, answer: Inspected) -> Look:
+    """With what has happened while it was asked."""
+    if answer is not UNASKED:
+        with suppress(OmnizmqError):  # its trace may hold no row of it, or have been removed meanwhile
+            found = again(found)
     router = "lost" if found.lost else answer.router
     return Look(found, summarize(found.facts, running=found.running, live=answer.document, router=router))
 
 
-def _written(found: Found, until: float) -> Found:
-    """Its router holds it no more: with the facts of its end, as soon as they are there."""
-    with suppress(OmnizmqError):  # its trace may have been removed meanwhile
-        while (found := again(found)).may_be_live and time.monotonic() < until:
-            time.sleep(_POLL_S)
-    return found
+def seek(id_: str | None, connect: str | None, ask: Ask, complain: Complain = ignore) -> Found:
+    """As `find`; where no trace has a row of it, because none could be written or none has been yet, in the running
+    routers. Raises as `find`."""
+    try:
+        return find(id_, connect, complain)
+    except NotFoundError:
+        if id_ is None:
+            raise
+    return _held(id_, connect, ask) or find(id_, connect)  # its first row or its end may have just been written
 
 
-def unwritten(store: Store, live: dict[str, Any]) -> Found:
-    """A request of which the trace has no row, because none could be written or none has been yet. `live`: what its
-    router says of it. Raises `NotFoundError` where its deployment has ended meanwhile."""
-    if store.pid is None:
-        raise NotFoundError(f"deployment {store.name!r} has ended meanwhile")
-    about = Traced(live["request_id"], live["external_id"], time.time_ns(), store.pid, ended=False)
-    return Found(store, about, [])
+def _held(id_: str, connect: str | None, ask: Ask) -> Found | None:
+    """Without facts; None: no router holds it."""
+    for deployment in running():
+        if connect in (None, deployment.name, deployment.endpoint):
+            (answer,) = ask(deployment.name, [id_])
+            if (live := answer.document) is not None:
+                about = Traced(live["request_id"], live["external_id"], time.time_ns(), deployment.pid, ended=False)
+                return Found(store_of(deployment), about, [])
+    return None

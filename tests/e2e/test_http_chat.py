@@ -158,6 +158,12 @@ class TestRefused:
             ({"n": 2}, "n", "n: is not supported, or unknown"),
             ({"tools": [{"type": "function"}]}, "tools", "tools: is not supported"),
             ({"temperature": 3}, "temperature", "less than or equal to 2"),
+            (
+                {"max_completion_tokens": 1 << 40},
+                "max_completion_tokens",
+                "thinker: parameter max_tokens = 1099511627776",
+            ),
+            ({"extra_body": {"params": {"thinker": {"heat": 1}}}}, "params.thinker.heat", "thinker: parameter heat is"),
             ({"modalities": ["text", "audio"]}, "audio", "audio is missing"),
             ({"messages": []}, "messages", "at least 1 item"),
             (

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import socket
 from collections.abc import Iterator
+from contextlib import ExitStack
 from typing import Any
 
 import httpx
@@ -61,6 +62,13 @@ def test_without_keys_only_who_names_this_machine_is_answered(deployment: Runnin
     assert eventually(deployment.idle)
 
 
+@pytest.mark.parametrize("deployment", [(*ECHO, 'plugins.http.hosts=["talk.example.org"]')], indirect=True)
+def test_without_keys_a_proxys_name_may_be_told(deployment: Running) -> None:
+    with web(deployment) as http:
+        for host, status in (("talk.example.org", 200), ("Talk.example.org:443", 200), ("example.org", 403)):
+            assert http.post("/v1/chat/completions", json=BODY, headers={"host": host}).status_code == status
+
+
 @pytest.mark.parametrize("deployment", [(*ECHO, f"plugins.http.api_keys=[{key('ann')}]")], indirect=True)
 def test_a_key_is_as_good_under_any_name(deployment: Running) -> None:
     with web(deployment, authorization="Bearer key of ann", host="example.org") as http:
@@ -89,6 +97,11 @@ def test_nobody_is_sent_elsewhere(deployment: Running) -> None:
             "messages[0].content[0]: a part with the type 'text', 'input_audio' or 'image_url' was expected",
         ),
         ({"n": True}, "n", "n: is not supported, or unknown"),
+        (
+            {"params": {"talker": {"heat": 1}}, "modalities": ["text", "audio"], "audio": {"voice": "default"}},
+            "params.talker.heat",
+            "talker: stage talker: unknown parameter 'heat': known are max_tokens, seed",
+        ),
     ],
 )
 def test_a_field_that_is_refused_is_named(deployment: Running, body: dict[str, Any], param: str, message: str) -> None:
@@ -137,6 +150,9 @@ def test_a_page_of_a_named_origin_may_ask_and_read_the_headers(deployment: Runni
             assert (before.status_code, answer.status_code, refused.status_code) == (status, 200, 400)
             told = origin if status == 200 else None
             assert {one.headers.get(allowed) for one in (before, answer, refused)} == {told}
+            assert "origin" in before.headers["vary"].lower()
+            if not told:
+                assert error_of(before) == (400, "invalid_request", "a page may not ask this: Disallowed CORS origin")
             if told:
                 assert answer.headers[exposed] == "x-request-id, x-should-retry, retry-after"
 
@@ -148,6 +164,28 @@ def test_a_body_over_the_limit(deployment: Running) -> None:
         for content in (large, (large[at : at + 65536] for at in range(0, len(large), 65536))):
             assert error_of(http.post("/v1/chat/completions", content=content))[:2] == (413, "body_too_large")
         assert http.post("/v1/chat/completions", json=BODY).status_code == 200
+
+
+@pytest.mark.parametrize("deployment", [(*ECHO, "plugins.http.max_body_mib=1")], indirect=True)
+def test_bodies_are_bounded_together(deployment: Running) -> None:
+    """Sixteen of the largest have come, all but their last byte."""
+    url = httpx.URL(deployment.ready["plugins"]["http"])
+    head = f"POST /v1/chat/completions HTTP/1.1\r\nhost: localhost\r\ncontent-length: {1 << 20}\r\n\r\n".encode()
+    with web(deployment) as http, ExitStack() as stack:
+        for _ in range(16):
+            caller = stack.enter_context(socket.create_connection((url.host, url.port), timeout=20))
+            caller.sendall(head + b" " * ((1 << 20) - 1))
+        answers: list[httpx.Response] = []
+
+        def is_refused() -> bool:
+            answers.append(http.post("/v1/chat/completions", json=BODY))
+            return bool(answers[-1].status_code == 429)
+
+        assert eventually(is_refused)
+        assert error_of(answers[-1])[:2] == (429, "overloaded")
+        assert (answers[-1].headers["retry-after"], answers[-1].headers["x-should-retry"]) == ("1", "true")
+        stack.close()
+        assert eventually(lambda: http.post("/v1/chat/completions", json=BODY).status_code == 200)
 
 
 @pytest.mark.parametrize("deployment", [(*SLOW, f"plugins.http.api_keys=[{key('ann')}, {key('bob')}]")], indirect=True)

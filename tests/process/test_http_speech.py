@@ -103,13 +103,21 @@ def test_a_caller_that_goes_before_or_after_the_first_sound_aborts_it(deployment
     [
         (('plugins.http.speech_to="singer.say"',), 'plugins.http.speech_to: "singer.say": stages are thinker, talker'),
         (('plugins.http.voices=["ann"]', 'plugins.http.voice_to="singer.voice"'), 'plugins.http.voice_to: "singer.voi'),
+        (
+            ('plugins.http.speed_to="singer.speed"',),
+            'plugins.http.speed_to: "singer.speed": stages are thinker, talker',
+        ),
     ],
 )
-def test_f5_a_stage_that_there_is_not_is_told_at_the_start(settings: tuple[str, ...], why: str) -> None:
+@pytest.mark.parametrize("command", [("check", "synthetic"), ("launch", "--config", "synthetic")])
+def test_w2_a_stage_that_there_is_not_is_found_before_anything_starts(
+    command: tuple[str, ...], settings: tuple[str, ...], why: str
+) -> None:
     sets = [option for setting in ("plugins.http.port=0", *settings) for option in ("--set", setting)]
-    done = omnizmq("launch", "--config", "synthetic", *sets)
+    done = omnizmq(*command, *sets)
     assert done.returncode == 2
-    assert why in done.stderr
+    assert done.stderr.startswith(f"omnizmq {command[0]}: --set {settings[-1]}: {why}")
+    assert done.stderr.count("\n") == 1
 
 
 @pytest.mark.parametrize("target", ["prompts", "thinker.", "thinker.say.it"])

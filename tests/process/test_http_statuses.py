@@ -9,9 +9,11 @@ from __future__ import annotations
 import asyncio
 import base64
 import io
-from collections.abc import Iterator
+import signal
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
 import httpx
@@ -19,10 +21,12 @@ import numpy as np
 import openai
 import pytest
 import soundfile
-from support.bridge import BODY, ECHO, LONG, SLOW, key
+from support.bridge import BODY, ECHO, LONG, SLOW, key, web
+from support.drill_engine import hostile_engines, write_messages
 from support.running import Running, eventually, kill, launched, omnizmq
 
 from omnizmq import AsyncClient
+from omnizmq import protocol as wire
 from omnizmq.frontend.http import app
 from omnizmq.frontend.http.service import Service
 from omnizmq.frontend.http.settings import Settings
@@ -211,6 +215,60 @@ def test_f1_f2_r4_b2_what_has_cost_computing_is_not_asked_again(
         assert eventually(running.idle)
 
 
+def a_false_report(request_id: str) -> wire.Output:
+    """Of a stage that is no final one."""
+    return wire.Output(request_id, 1, 1, 1, wire.Text("a lie"), False, 1)
+
+
+def a_gap(request_id: str) -> wire.ChunkFrame:
+    """Of a chunk that is far from the next."""
+    return wire.ChunkFrame(request_id, 1, 1, "talker", 1 << 40, {}, [])
+
+
+@pytest.mark.parametrize(
+    ("whom", "lie", "code"), [("router", a_false_report, "protocol_error"), ("consumer", a_gap, "incomplete_input")]
+)
+def test_f1_r2_what_a_worker_spoils_is_not_asked_again(
+    tmp_path: Path, whom: str, lie: Callable[[str], wire.Output | wire.ChunkFrame], code: str
+) -> None:
+    """The talker itself says it of one request, when it is asked by another."""
+    long = {**SPOKEN, "messages": LONG["messages"]}
+
+    def tell(other: Caller, request_id: str) -> None:
+        write_messages(tmp_path, "lie", list(wire.Packer().pack(lie(request_id))))
+        other.chat(**SPOKEN, extra_headers={"x-request-id": f"say:{whom}:lie"})
+
+    with hostile_engines(tmp_path), calling(*SLOW, "stage.talker.engine=hostile") as (running, caller):
+        other = Caller(running)
+        with other.client, ThreadPoolExecutor(1) as pool, web(running) as http:
+            whole = pool.submit(caller.refused, openai.InternalServerError, **long)
+            unheard = 'omnizmq_outputs_total{modality="audio"} 0.0'
+            assert eventually(lambda: unheard not in http.get("/metrics").text)
+            tell(other, running.status()["slowest"][0]["request_id"])
+            assert whole.result(30) == (500, code, 1)
+            with caller.chat(**long, stream=True) as stream:
+                chunks = iter(stream)
+                next(chunk for chunk in chunks if chunk.choices[0].delta.audio and chunk.choices[0].delta.audio.data)
+                tell(other, stream.response.headers["x-request-id"])
+                with pytest.raises(openai.APIError) as streamed:
+                    list(chunks)
+        assert streamed.value.code == code
+        assert eventually(running.idle)
+
+
+def test_f6_a_router_that_does_not_answer() -> None:
+    with calling(*ECHO, "router.heartbeat_timeout_s=600") as (running, caller):
+        kill(running.pid, signal.SIGSTOP)
+        try:
+            with pytest.raises(openai.InternalServerError) as caught:
+                caller.client.get("/deployment", cast_to=object)
+        finally:
+            kill(running.pid, signal.SIGCONT)
+        assert (caught.value.status_code, caught.value.code, len(caller.came)) == (503, "router_lost", 1)
+        assert "the router did not answer within 10 s" in caught.value.message
+        assert caller.chat(**BODY).choices[0].message.content == "one two three"
+
+
 def test_f4_a_stage_that_nobody_serves_is_asked_for_again() -> None:
     with calling(*ECHO, "router.restart_delay_s=60", "router.max_restart_delay_s=60") as (running, caller):
         kill(running.worker_pid("thinker/0"))
@@ -252,7 +310,7 @@ def test_f6_one_that_has_lost_its_router_or_its_way_says_so(path: str, expected:
     async def scenario(running: Running) -> tuple[int, Any, int]:
         client = AsyncClient.connect(running.name, operator=True)
         async with client:
-            service = Service(client, Settings(cors_origins=[origin]))
+            service = Service(client, client, Settings(cors_origins=[origin]))
             made = app.make(service)
             made.add_api_route("/v1/broken", broken)
         came: list[httpx.Response] = []

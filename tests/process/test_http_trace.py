@@ -2,15 +2,21 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import sqlite3
 from typing import Any
 from urllib.parse import quote
 
+import httpx
 import pytest
 from support.bridge import BODY, ECHO, LONG, SLOW, error_of, key, web
 from support.running import Running, document, eventually, launched, omnizmq
 
+from omnizmq import AsyncClient
+from omnizmq.frontend.http import app
+from omnizmq.frontend.http.service import Service
+from omnizmq.frontend.http.settings import Settings
 from omnizmq.runtime import state_dir
 from omnizmq.trace.database import FILE_NAME
 
@@ -68,6 +74,24 @@ def test_t1_a_live_request_is_told_of_with_its_routers_answer() -> None:
         assert eventually(deployment.idle)
         assert trace(http, found["request_id"])["terminal"]["finish_reason"] == "abort"
         assert http.get("/v1/deployment").json().keys() == {*deployment.status(), "http"}
+
+
+def test_what_is_asked_about_a_deployment_does_not_wait_behind_outputs() -> None:
+    """The connection that brings these is closed here: an answer that had to come over it would not come."""
+
+    async def scenario(name: str) -> list[httpx.Response]:
+        async with AsyncClient.connect(name, operator=True) as operator:
+            async with AsyncClient.connect(name) as client:
+                made = app.make(Service(client, operator, Settings()))
+            inside = httpx.AsyncClient(transport=httpx.ASGITransport(made), base_url="http://localhost")
+            async with inside as http:
+                return [await http.get(path) for path in ("/v1/deployment", "/health/ready", "/metrics")]
+
+    with launched("synthetic") as deployment:
+        told, ready, metrics = asyncio.run(scenario(deployment.name))
+        assert (told.status_code, told.json()["state"]) == (200, "running")
+        assert ready.json() == {"status": "ready"}
+        assert "omnizmq_router_up 1.0" in metrics.text
 
 
 def test_t1_with_tracing_off_a_live_request_alone_is_known() -> None:

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 from support.drill import FAST, LIMIT_S, both_ended, words
-from support.running import Asking, Running, launched, omnizmq
+from support.running import OMNIZMQ, Asking, Running, launched, omnizmq
 
 from omnizmq import AsyncClient
 
@@ -96,8 +96,15 @@ def test_t2_a_report_that_withholds_the_terminal_and_a_request_that_is_in_no_tra
         assert found["external_id"] == "late"
         shown = await asyncio.to_thread(omnizmq, "trace", "late")
         assert "(tracing is off: live answers alone)" in shown.stdout
+        command = [*OMNIZMQ, "trace", "late", "--follow"]
+        following = await asyncio.create_subprocess_exec(*command, stdout=asyncio.subprocess.PIPE)
+        assert following.stdout is not None
+        assert b"(tracing is off: live answers alone)" in await following.stdout.readline()
         assert await client.abort("late") == 1
         await asking.error()
+        last = (await following.communicate())[0].decode().splitlines()[-1]
+        assert "the router holds it no more, and its end was not recorded" in last
+        assert following.returncode == 0
         off = ": tracing is off in deployment synthetic (router.trace)"
         for asked, said in (("late", "no request with id 'late' is known"), ("--last", "no request is stored")):
             for follow in ((), ("--follow",)):

@@ -8,6 +8,7 @@ checked without it.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 from omnizmq.frontend.http.listening import listening
@@ -20,6 +21,11 @@ PACKAGES = ("fastapi", "uvicorn", "prometheus_client")
 def check_options(options: dict[str, Any]) -> None:
     """Raises `ConfigError`."""
     Settings.of(options)
+
+
+def check_stages(options: dict[str, Any], stages: Sequence[str]) -> None:
+    """Raises `ConfigError` for a parameter of a stage that there is not."""
+    Settings.of(options).check_stages(stages)
 
 
 def check_start(options: dict[str, Any]) -> None:

@@ -9,7 +9,6 @@ from typing import Any
 from fastapi import FastAPI
 from fastapi.exceptions import RequestValidationError
 from starlette.exceptions import HTTPException
-from starlette.middleware.cors import CORSMiddleware
 from starlette.requests import Request
 from starlette.responses import Response
 
@@ -20,6 +19,7 @@ from omnizmq.frontend.http.described import finish
 from omnizmq.frontend.http.gone import CallerGoneError
 from omnizmq.frontend.http.hosts import LocalHosts
 from omnizmq.frontend.http.limits import BodyLimit, KeysFirst
+from omnizmq.frontend.http.origins import Origins
 from omnizmq.frontend.http.problems import ABORTED, BridgeError, body
 from omnizmq.frontend.http.schema import TAGS
 from omnizmq.frontend.http.sending import answered, failed
@@ -58,16 +58,10 @@ def make(service: Service) -> FastAPI:
     app.add_middleware(BodyLimit, max_bytes=service.settings.max_body_mib << 20)
     app.add_middleware(KeysFirst, keys=service.keys)
     if not service.settings.api_keys:
-        app.add_middleware(LocalHosts, bound=service.settings.host)
+        app.add_middleware(LocalHosts, names=[service.settings.host, *service.settings.hosts])
     app.add_middleware(Guarded)
     if service.settings.cors_origins:
-        app.add_middleware(
-            CORSMiddleware,
-            allow_origins=service.settings.cors_origins,
-            allow_methods=["*"],
-            allow_headers=["*"],
-            expose_headers=["x-request-id", "x-should-retry", "retry-after"],
-        )
+        app.add_middleware(Origins, origins=service.settings.cors_origins)
     app.add_middleware(Counted, count=service.metrics.count)
     return app
 
@@ -116,14 +110,15 @@ _UNREADABLE: dict[type, str] = {
 """What the framework found when it read the body."""
 
 
+_CODES = {404: "not_found", 405: "method_not_allowed", 408: "slow_body", 413: "body_too_large", 429: "overloaded"}
+
+
 async def _refused(request: Request, error: Exception) -> Response:
     """No such path or method, or a body that is too large or cannot be read."""
     assert isinstance(error, HTTPException)
     if error.status_code == 400:
         return _bad_body(_UNREADABLE.get(type(error.__cause__), f"no JSON that can be read here: {error.detail}"))
-    code = {404: "not_found", 405: "method_not_allowed", 408: "slow_body", 413: "body_too_large"}.get(
-        error.status_code, "invalid_request"
-    )
+    code = _CODES.get(error.status_code, "invalid_request")
     headers = {"x-should-retry": "false", **(error.headers or {})}
     return answered(body(error.status_code, code, _refusal(request, error)), status=error.status_code, headers=headers)
 

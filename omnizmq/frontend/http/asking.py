@@ -41,6 +41,9 @@ OPENAI_VOICES = {
 OPENAI_VOICES |= {"verse", "default"}
 """Names that OpenAI's clients send unless told otherwise: here they mean the default voice."""
 
+_PARAMETERS = {"max_completion_tokens": "max_tokens"}
+"""What stages call a field of the body, where that is another name."""
+
 SPEED = "talker.speed"
 """The parameter that takes the speed of speech, unless the deployment has another."""
 
@@ -56,10 +59,8 @@ class Asked:
 
     def field_of(self, error: OmnizmqError) -> str | None:
         """Which the stage does not take, as far as its words tell: engines say `parameter NAME`."""
-        for (stage, name), field in self.fields.items():
-            if stage == error.stage and re.search(rf"\bparameter '?{re.escape(name)}\b", error.message):
-                return field
-        return None
+        named = re.search(r"\bparameter '?(\w+)", error.message)
+        return self.fields.get((error.stage or "", named[1])) if named else None
 
 
 class Params:
@@ -67,7 +68,7 @@ class Params:
 
     def __init__(self, given: dict[str, dict[str, Any]]) -> None:
         self.values = {stage: dict(values) for stage, values in given.items()}
-        self.fields: dict[tuple[str, str], str] = {}
+        self.fields = {(stage, name): f"params.{stage}.{name}" for stage, values in given.items() for name in values}
 
     def put(self, target: str, value: Any, field: str) -> None:
         """`target`: as in "STAGE.PARAMETER"; `field`: of the body. Raises `BridgeError` for what there is already."""
@@ -115,7 +116,7 @@ class Asking:
         params = self._params(body.params)
         first = self.text_stage or next(iter(self._stages))
         for name, value in self._sampling(body).items():
-            params.put(f"{first}.{name}", value, name)
+            params.put(f"{first}.{_PARAMETERS.get(name, name)}", value, name)
         if body.audio is not None:
             check_format(body.audio.format, formats(), "audio.format")
             self._voice(params, body.audio.voice, "audio.voice")
@@ -173,10 +174,12 @@ class Asking:
         return [modality for modality in offered if modality in wanted or (modality == "text" and "audio" in wanted)]
 
     def _sampling(self, body: ChatBody) -> dict[str, Any]:
+        """By the fields' names."""
         if body.max_tokens is not None and body.max_completion_tokens is not None:
             raise _bad("max_tokens and max_completion_tokens are two names of one thing: give one", "max_tokens")
         given = {
-            "max_tokens": body.max_completion_tokens or body.max_tokens,
+            "max_completion_tokens": body.max_completion_tokens,
+            "max_tokens": body.max_tokens,
             "temperature": body.temperature,
             "top_p": body.top_p,
             "seed": body.seed,

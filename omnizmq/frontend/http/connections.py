@@ -1,4 +1,4 @@
-"""Connections, before there is a request on them: so many at once, each with so long to ask.
+"""Connections, before there is a request on them: so many at once, each with so long to ask; and what is none.
 
 uvicorn closes one that is idle after an answer; one that has never asked, or half asked, it would keep for ever.
 """
@@ -11,7 +11,11 @@ import resource
 import time
 from typing import Any
 
+import h11
 from uvicorn.protocols.http.h11_impl import H11Protocol
+
+from omnizmq.frontend.http.problems import body, retry
+from omnizmq.frontend.http.sending import encode
 
 HEAD_S = 20.0
 """How long a request's head may take, from its connection or from the answer before."""
@@ -44,6 +48,16 @@ class Connection(H11Protocol):
     def on_response_complete(self) -> None:
         self._waits_since = self.loop.time()
         super().on_response_complete()
+
+    def send_400_response(self, msg: str) -> None:
+        """To what is no HTTP, as every other refusal; where an answer has begun already, that is cut off."""
+        if self.conn.our_state in (h11.IDLE, h11.SEND_RESPONSE):
+            content = encode(body(400, "invalid_request", msg))
+            headers = {"content-type": "application/json", "content-length": str(len(content)), "connection": "close"}
+            head = h11.Response(status_code=400, headers=[*(headers | retry(False)).items()], reason=b"Bad Request")
+            for event in (head, h11.Data(data=content), h11.EndOfMessage()):
+                self.transport.write(self.conn.send(event) or b"")
+        self.transport.close()
 
     def _look(self) -> None:
         """Close it where it has asked for nothing in time."""

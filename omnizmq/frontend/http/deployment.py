@@ -29,7 +29,7 @@ def routes(service: Service) -> APIRouter:
     )
     async def deployment(request: Request) -> Response:
         owner = service.owner(request)
-        status = await service.client.status()
+        status = await service.operator.status()
         status["slowest"] = [one for one in status["slowest"] if service.keys.owns(owner, one["request_id"])]
         bridge = {"in_flight": service.in_flight, "latency": service.metrics.latencies.document()}
         return answered(status | {"http": bridge})
@@ -44,7 +44,7 @@ def routes(service: Service) -> APIRouter:
         service.owner(request)
         try:
             async with asyncio.timeout(SCRAPE_S):
-                status = await service.client.status()
+                status = await service.operator.status()
         except (TimeoutError, RouterLostError):
             status = None
         return Response(service.metrics.exposition(status, service.in_flight), headers={"content-type": CONTENT_TYPE})

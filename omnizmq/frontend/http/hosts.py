@@ -1,9 +1,11 @@
-"""Who a bridge without keys answers to: requests that name this machine. A page of any site can have its own name mean
-127.0.0.1 and then ask as if it were of the same origin (DNS rebinding); its requests still name that site as `host`."""
+"""Who a bridge without keys answers to: requests that name this machine, or what it is told to be called. A page of any
+site can have its own name mean 127.0.0.1 and then ask as if it were of the same origin (DNS rebinding); its requests
+still name that site as `host`."""
 
 from __future__ import annotations
 
 import ipaddress
+from collections.abc import Collection
 
 from starlette.types import ASGIApp, Receive, Scope, Send
 
@@ -13,18 +15,19 @@ from omnizmq.tables import shown
 
 
 class LocalHosts:
-    """ASGI middleware. `bound`: the host that it listens at, by the name that was given."""
+    """ASGI middleware. `names`: others than this machine's own, such as that of a proxy which hands it on."""
 
-    def __init__(self, app: ASGIApp, bound: str) -> None:
+    def __init__(self, app: ASGIApp, names: Collection[str]) -> None:
         self._app = app
-        self._bound = bound.lower()
+        self._names = {name.lower() for name in names}
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         named = next((value.decode("latin-1") for name, value in scope["headers"] if name == b"host"), None)
-        if named is None or is_local(named) or _name(named) == self._bound:
+        if named is None or is_local(named) or _name(named) in self._names:
             await self._app(scope, receive, send)
             return
-        text = f"header host: {shown(named)} is not this machine; without api_keys, localhost or 127.0.0.1 was expected"
+        expected = "without api_keys, localhost, 127.0.0.1 or a name of plugins.http.hosts was expected"
+        text = f"header host: {shown(named)} is not this machine; {expected}"
         await failed(BridgeError(403, "forbidden_host", text))(scope, receive, send)
 
 

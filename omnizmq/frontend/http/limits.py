@@ -10,7 +10,7 @@ from starlette.exceptions import HTTPException
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from omnizmq.frontend.http.keys import Keys
-from omnizmq.frontend.http.problems import BridgeError
+from omnizmq.frontend.http.problems import BridgeError, retry
 from omnizmq.frontend.http.sending import failed
 
 LINGER_S = 2.0
@@ -19,6 +19,9 @@ and the answer may be lost with it."""
 
 BODY_S = 60.0
 """How long a body may take to come."""
+
+BODIES = 16
+"""Bodies of the largest size that may be held at once, or as many bytes of smaller ones."""
 
 _KEYED = ("/v1/", "/metrics")
 
@@ -43,11 +46,13 @@ class KeysFirst:
 
 
 class BodyLimit:
-    """ASGI middleware. What the body's length claims is refused at once, what turns out to be longer then."""
+    """ASGI middleware. What the body's length claims is refused at once, what turns out to be longer then. A body
+    counts among those that are held from its first byte to its request's end."""
 
     def __init__(self, app: ASGIApp, max_bytes: int) -> None:
         self._app = app
         self._max_bytes = max_bytes
+        self._held = 0
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
@@ -70,13 +75,22 @@ class BodyLimit:
                 raise HTTPException(408, text, {"connection": "close"}) from None
             if not message.get("more_body", False):
                 until = None  # what else comes is the caller's end
-            came += len(message.get("body", b""))
+            size = len(message.get("body", b""))
+            came += size
+            self._held += size
             if came > self._max_bytes:
                 await _rest(receive, message)
                 raise self._too_large()
+            if self._held > BODIES * self._max_bytes:
+                await _rest(receive, message)
+                text = f"bodies of {BODIES * self._max_bytes} bytes are held here, as many as are let in at once"
+                raise HTTPException(429, text, {"connection": "close", **retry(True)})
             return message
 
-        await self._app(scope, limited, send)
+        try:
+            await self._app(scope, limited, send)
+        finally:
+            self._held -= came
 
     def _too_large(self) -> HTTPException:
         text = f"the body is larger than {self._max_bytes} bytes, as many as are read here"

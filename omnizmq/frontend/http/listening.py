@@ -22,8 +22,10 @@ def listening(settings: Settings) -> Iterator[socket.socket]:
         raise ConfigError(
             f'plugins.http.host: "{settings.host}": no address of this machine: {error.strerror}'
         ) from error
-    family, *_, address = found[0]
-    with socket.socket(family, socket.SOCK_STREAM) as listener:
+    family, kind, protocol, _, address = found[0]
+    # Only where a socket's protocol is said to be TCP, asyncio sets TCP_NODELAY: else an answer's body waits until its
+    # head is acknowledged, for which a caller's kernel takes 40 ms.
+    with socket.socket(family, kind, protocol) as listener:
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
             listener.bind(address)

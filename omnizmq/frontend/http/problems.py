@@ -41,12 +41,12 @@ class BridgeError(Exception):
 
 
 class RefusedError(InvalidRequestError):
-    """A stage does not take the request: `param` is the field at fault, where that is known."""
+    """A stage does not take the request: `error` as it says it. `param` is the field at fault, where that is known."""
 
-    def __init__(self, message: str, error: InvalidRequestError, param: str | None = None) -> None:
+    def __init__(self, message: str, error: InvalidRequestError, param: str | None) -> None:
         super().__init__(message, stage=error.stage, replica=error.replica)
         self.request_id = error.request_id
-        self.param: str | None = error.param if isinstance(error, RefusedError) else param
+        self.param = param
 
 
 def of(error: OmnizmqError | BridgeError) -> tuple[int, dict[str, Any], dict[str, str]]:

@@ -33,7 +33,7 @@ def routes(service: Service) -> APIRouter:
     )
     async def trace(request_id: str, request: Request) -> Response:
         keys, owner = service.keys, service.owner(request)
-        own, made = keys.own(owner, request_id), keys.remembers(owner, request_id)
-        return answered(await trace_of(service.client, own, lambda id_: keys.owns(owner, id_), made=made))
+        own = keys.own(owner, request_id)
+        return answered(await trace_of(service.operator, own, lambda id_: keys.owns(owner, id_)))
 
     return router

@@ -25,10 +25,12 @@ the 4 s after which the launcher kills a plugin, so that connections are closed 
 async def serve(context: PluginContext, settings: Settings) -> None:
     """Until the deployment stops. Raises `ConfigError`, `LaunchError` where it cannot listen."""
     with listening(settings) as listener:
-        async with AsyncClient.connect(context.connect) as client:
-            settings.check_stages(client.stages)
+        async with (
+            AsyncClient.connect(context.connect) as client,
+            AsyncClient.connect(context.connect, operator=True) as operator,
+        ):
             config = uvicorn.Config(
-                app.make(Service(client, settings)),
+                app.make(Service(client, operator, settings)),
                 http=Connection,
                 ws="none",
                 backlog=BACKLOG,

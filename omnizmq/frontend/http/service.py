@@ -33,10 +33,12 @@ class Caller:
 
 
 class Service:
-    """For one deployment."""
+    """For one deployment. `client` brings requests; `operator` asks about the deployment, over a connection of its own:
+    an answer would have to wait behind all outputs that are on their way already, 1024 of each request."""
 
-    def __init__(self, client: AsyncClient, settings: Settings) -> None:
+    def __init__(self, client: AsyncClient, operator: AsyncClient, settings: Settings) -> None:
         self.client = client
+        self.operator = operator
         self.settings = settings
         self.model = settings.model or client.name
         self.asking = Asking(settings, client.stages, self.model)
@@ -107,14 +109,13 @@ class Service:
 
 @contextmanager
 def _naming(asked: Asked) -> Iterator[None]:
-    """Where a stage refuses what came from a field of the body, that is said."""
+    """Where a stage refuses the request, it is said which, and the field of the body that it does not take."""
     try:
         yield
     except InvalidRequestError as error:
-        field = asked.field_of(error)
-        if field is None:
+        if error.stage is None:
             raise
-        raise RefusedError(error.message, error, field) from error
+        raise RefusedError(f"{error.stage}: {error.message}", error, asked.field_of(error)) from error
 
 
 def now() -> int:

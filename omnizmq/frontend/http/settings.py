@@ -28,6 +28,11 @@ Origins = Annotated[
     msgspec.Meta(description='a list of "*" or origins in lower case and without a path, as "https://example.org",'),
 ]
 
+Host = Annotated[str, msgspec.Meta(pattern=r"^[a-z0-9:._-]+$")]
+Hosts = Annotated[
+    list[Host], msgspec.Meta(description='a list of names in lower case and without a port, as "talk.example.org",')
+]
+
 
 class ApiKey(Section, frozen=True):
     """Whoever bears it may abort and trace the requests that it made, and no others."""
@@ -49,6 +54,10 @@ class Settings(Section, frozen=True, kw_only=True):
 
     port: Port = 8091
     """0: any that is free; the ready line says which."""
+
+    hosts: Hosts = []
+    """Names besides this machine's own that requests may have as `host`, where there are no `api_keys`: of a proxy that
+    hands on what it was asked for. Whoever sends that name is answered."""
 
     model: str = ""
     """What requests call the model; empty: the deployment's name."""

@@ -11,7 +11,6 @@ from fastapi import APIRouter
 from starlette.requests import Request
 from starlette.responses import Response
 
-from omnizmq.errors import InvalidRequestError
 from omnizmq.frontend.http.answer import check_ended, notes_of, tokens_of
 from omnizmq.frontend.http.asking import Asked
 from omnizmq.frontend.http.coding import taken
@@ -81,11 +80,8 @@ class _Speech:
                 async for output in outputs:
                     if piece := await taken(self._encoder, output, partial(self._take, output)):
                         yield piece
-            except InvalidRequestError as error:
-                if error.stage is None:
-                    raise
-                why = f"this deployment cannot say it: {error.stage}: {error.message}"
-                raise RefusedError(why, error) from error
+            except RefusedError as error:
+                raise RefusedError(f"this deployment cannot say it: {error.message}", error, error.param) from error
 
     async def _events(self, pieces: AsyncIterator[bytes]) -> AsyncGenerator[bytes, None]:
         base64 = Base64Stream()

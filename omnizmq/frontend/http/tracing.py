@@ -3,53 +3,45 @@
 from __future__ import annotations
 
 import asyncio
-import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from omnizmq.errors import NotFoundError, RouterLostError
 from omnizmq.frontend.client import AsyncClient
-from omnizmq.trace.finding import Found, find, stores, unknown
-from omnizmq.trace.looking import ASKING_S, ENDS_WRITTEN_S, SILENT, UNASKED, Inspected, joined, unwritten
+from omnizmq.trace.finding import Found, unknown
+from omnizmq.trace.looking import ASKING_S, SILENT, UNASKED, Inspected, joined, seek
 
 ANOTHER = "another request"
 """What is said instead of the id of somebody else's request."""
 
-_POLL_S = 0.1
-
 Owns = Callable[[str], bool]
 
 
-async def trace(client: AsyncClient, id_: str, owns: Owns, *, made: bool) -> dict[str, Any]:
+async def trace(client: AsyncClient, id_: str, owns: Owns) -> dict[str, Any]:
     """By its request id, or the newest with this external id. `owns`: whether the caller may read of the request with
-    that id; `made`: it was asked here, so that its first facts are waited for. Raises `NotFoundError`. Traces are read
-    in threads."""
-    found, answer = await _found(client, id_, time.monotonic() + ENDS_WRITTEN_S if made else 0.0)
+    that id. Raises `NotFoundError`. Traces are read in threads."""
+    found = await _found(client, id_)
+    answer = await _ask(client, found.about.request_id) if found.may_be_live else UNASKED
     if answer.document is not None:
         hide(answer.document, owns)
-    look = await asyncio.to_thread(joined, found, answer, time.monotonic() + ENDS_WRITTEN_S)
+    look = await asyncio.to_thread(joined, found, answer)
     return look.document()
 
 
-async def _found(client: AsyncClient, id_: str, until: float) -> tuple[Found, Inspected]:
-    """Facts are written some time after they have happened: what is not on disk yet the router may hold, and what it
-    holds no more is on disk before `until`."""
-    while True:
-        try:
-            found = await asyncio.to_thread(find, id_, client.name)
-        except NotFoundError as error:
-            answer = await _ask(client, id_)
-            if answer.document is not None:
-                (store,) = await asyncio.to_thread(stores, client.name)
-                return unwritten(store, answer.document), answer
-            off = not (await client.status())["trace"]["on"]
-            if off:  # where there is no trace, the error says where one would be: not for others to know
-                raise NotFoundError(f"{unknown(id_, client.name)}: tracing is off (router.trace)") from error
-            if time.monotonic() >= until:
-                raise
-            await asyncio.sleep(_POLL_S)
-        else:
-            return found, await _ask(client, found.about.request_id) if found.may_be_live else UNASKED
+async def _found(client: AsyncClient, id_: str) -> Found:
+    loop = asyncio.get_running_loop()
+
+    def ask(_: str, ids: Sequence[str]) -> list[Inspected]:
+        """From the thread that reads."""
+        return [asyncio.run_coroutine_threadsafe(_ask(client, asked), loop).result() for asked in ids]
+
+    try:
+        return await asyncio.to_thread(seek, id_, client.name, ask)
+    except NotFoundError as error:
+        if (await client.status())["trace"]["on"]:
+            raise
+        # Where there is no trace, the error says where one would be: not for others to know.
+        raise NotFoundError(f"{unknown(id_, client.name)}: tracing is off (router.trace)") from error
 
 
 async def _ask(client: AsyncClient, id_: str) -> Inspected:

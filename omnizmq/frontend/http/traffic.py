@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from collections.abc import Callable
 
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from omnizmq.errors import UnavailableError
 from omnizmq.frontend.http.problems import body
-from omnizmq.frontend.http.sending import answered
+from omnizmq.frontend.http.sending import answered, failed
 
 log = logging.getLogger(__name__)
 
@@ -38,7 +40,8 @@ class Counted:
 
 class Guarded:
     """ASGI middleware. What nobody expected becomes an answer here, so that the layers around it see that one, too.
-    What happens after an answer's begin goes on: the server cuts it off."""
+    What happens after an answer's begin goes on: the server cuts it off. What is not done when the deployment has
+    stopped is cancelled by the server, and no failure."""
 
     def __init__(self, app: ASGIApp) -> None:
         self._app = app
@@ -53,6 +56,9 @@ class Guarded:
 
         try:
             await self._app(scope, receive, watched)
+        except asyncio.CancelledError:
+            if not begun:
+                await failed(UnavailableError("the deployment has stopped"))(scope, receive, send)
         except Exception as error:
             if begun:
                 raise

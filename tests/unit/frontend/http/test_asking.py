@@ -8,6 +8,7 @@ import pytest
 
 pytest.importorskip("fastapi", reason="not installed: the extra `http`")
 
+from omnizmq.errors import InvalidRequestError
 from omnizmq.frontend.http.asking import Asked, Asking
 from omnizmq.frontend.http.problems import BridgeError
 from omnizmq.frontend.http.schema import ChatBody, SpeechBody
@@ -88,3 +89,22 @@ class TestSpeed:
 def test_stop_is_a_list_for_the_stage_that_makes_text() -> None:
     body = {"model": "m", "messages": SPOKEN["messages"], "stop": "END"}
     assert asking().chat(ChatBody.model_validate(body), lambda _: None).params == {"thinker": {"stop": ["END"]}}
+
+
+@pytest.mark.parametrize(
+    ("given", "said", "field"),
+    [
+        ({"max_completion_tokens": 9}, "parameter max_tokens = 9 is not usable", "max_completion_tokens"),
+        ({"max_tokens": 9}, "parameter max_tokens = 9 is not usable", "max_tokens"),
+        ({"params": {"thinker": {"heat": 1}}}, "unknown parameter 'heat'", "params.thinker.heat"),
+        ({"params": {"thinker": {"heat": 1}}}, "parameter heater is unknown", None),
+        ({"params": {"talker": {"heat": 1}}}, "parameter heat is unknown", None),
+        ({"seed": 1}, "the prompt has 9 tokens", None),
+    ],
+)
+def test_what_a_stage_refuses_is_found_by_the_name_that_the_caller_gave_it(
+    given: dict[str, Any], said: str, field: str | None
+) -> None:
+    body = ChatBody.model_validate({"model": "m", "messages": SPOKEN["messages"], **given})
+    asked = asking().chat(body, lambda _: None)
+    assert asked.field_of(InvalidRequestError(said, stage="thinker")) == field

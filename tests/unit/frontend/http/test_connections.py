@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
 from typing import Any
@@ -79,6 +80,40 @@ def test_an_answer_takes_as_long_as_it_takes_and_then_time_begins_again(
             assert await read(streams) == b""
 
     asyncio.run(scenario())
+
+
+@pytest.mark.parametrize("data", [b"\0\n\r\n\r\n", ASK[:-2] + b"transfer-encoding: chunked\r\n\r\nnone\r\n"])
+def test_what_is_no_http_is_refused_in_the_shape_of_every_refusal(data: bytes) -> None:
+    async def scenario() -> None:
+        async with serving() as port:
+            head, _, body = (await read(await sent(port, data))).partition(b"\r\n\r\n")
+            assert head.startswith(b"HTTP/1.1 400 ")
+            assert b"\r\nx-should-retry: false" in head
+            assert json.loads(body)["error"] == {
+                "message": "Invalid HTTP request received.",
+                "type": "invalid_request_error",
+                "param": None,
+                "code": "invalid_request",
+            }
+
+    asyncio.run(scenario())
+
+
+def test_what_is_no_http_after_an_answer_ends_the_connection(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(connections, "HEAD_S", 0.1)
+
+    async def scenario() -> None:
+        async with serving() as port:
+            streams = await sent(port, ASK[:-2] + b"transfer-encoding: chunked\r\n\r\n")
+            async with asyncio.timeout(20):
+                await streams[0].readuntil(b"ok")
+            streams[1].write(b"none\r\n")
+            assert await read(streams) == b""
+
+    asyncio.run(scenario())
+    assert [record.getMessage() for record in caplog.records] == ["Invalid HTTP request received."]
 
 
 def test_more_than_there_may_be_are_closed_at_once(

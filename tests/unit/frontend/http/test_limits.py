@@ -10,6 +10,7 @@ import pytest
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import PlainTextResponse
+from support.running import until
 
 from omnizmq.frontend.http import limits
 from omnizmq.frontend.http.keys import Keys
@@ -75,6 +76,35 @@ def test_who_asks_before_he_sends_is_not_told_to_go_on() -> None:
     caller = Caller("/v1/chat/completions", b"{}", expect="100-continue")
     asyncio.run(limits.KeysFirst(reads, ANN)(caller.scope, never, caller.send))
     assert caller.status == 401
+
+
+def test_bodies_are_bounded_together_until_their_requests_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(limits, "BODIES", 2)
+
+    async def scenario() -> None:
+        ends = asyncio.Event()
+        read: list[bytes] = []
+
+        async def app(scope: Any, receive: Any, send: Any) -> None:
+            read.append(await Request(scope, receive).body())
+            await ends.wait()
+            await PlainTextResponse("read")(scope, receive, send)
+
+        limited = limits.BodyLimit(app, 4)
+        held = [Caller("/v1/chat/completions", b"ab", b"cd") for _ in range(2)]
+        tasks = [asyncio.create_task(limited(one.scope, one.receive, one.send)) for one in held]
+        await until(lambda: len(read) == 2)
+        late = Caller("/v1/chat/completions", b"a", b"b")
+        with pytest.raises(HTTPException) as refused:
+            await limited(late.scope, late.receive, late.send)
+        assert (refused.value.status_code, late.parts) == (429, [])
+        ends.set()
+        await asyncio.gather(*tasks)
+        more = Caller("/v1/chat/completions", b"ab", b"cd")
+        await limited(more.scope, more.receive, more.send)
+        assert more.status == 200
+
+    asyncio.run(scenario())
 
 
 def test_a_body_that_does_not_come_is_not_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:

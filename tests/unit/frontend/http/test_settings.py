@@ -27,6 +27,7 @@ def test_a_deployment_says_nothing_of_it() -> None:
         ({"max_concurrent": 0}, "max_concurrent: 0: a whole number, at least 1, was expected"),
         ({"max_audio_s": 0.0}, "max_audio_s: 0.0: a number above 0 was expected"),
         ({"host": ""}, 'host: "": an address was expected'),
+        ({"hosts": ["a.org/x"]}, 'hosts: ["a.org/x"]: a list of names in lower case and without a port'),
         ({"voices": [""]}, 'voices: [""]: a list of names was expected'),
         ({"voices": ["Ann", "ann"]}, 'voices: "ann" is the name of two: each has its own'),
         ({"api_keys": [{"name": "", "sha256": SUM}]}, 'name: "": a name was expected'),
