@@ -124,9 +124,8 @@ class Generation:
 
     def _begin(self, answer: Answer) -> None:
         try:
-            answer.inner = self._engine.add_request(
-                answer.request_id, {"prompt_token_ids": answer.prompt}, answer.params, priority=answer.priority
-            )
+            (prompt,) = self._engine.renderer.render_cmpl([{"prompt_token_ids": answer.prompt}])
+            answer.inner = self._engine.add_request(answer.request_id, prompt, answer.params, priority=answer.priority)
         except (VLLMClientError, ValueError) as error:
             line = str(error).partition("\n")[0]
             answer.error = InvalidRequestError(f"vLLM refuses the request: {line}")
