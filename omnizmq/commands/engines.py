@@ -22,9 +22,16 @@ if TYPE_CHECKING:
 
 _PROBE = """
 import json, sys
+import omnizmq
+from omnizmq import protocol
+if [omnizmq.__version__, protocol.VERSION] != json.loads(sys.argv[2]):
+    print(json.dumps({"other": [omnizmq.__version__, protocol.VERSION]}))
+    sys.exit()
 from omnizmq.commands.engines import probe
 print(json.dumps(probe(*json.loads(sys.argv[1]))))
 """
+"""Of another version nothing is asked but which it is: the rest may differ."""
+
 _PROBE_TIMEOUT_S = 60
 _HOOKS = {"check_options", "estimate_memory", "check_stages", "check_start"}
 """Functions that a module may have; the last two of a plugin's alone (`omnizmq.plugin`)."""
@@ -229,8 +236,11 @@ def _probe_elsewhere(stage: StageConfig, python: str, asked: dict[str, Any]) -> 
     """The same, asked of the stage's own interpreter."""
     import subprocess
 
+    from omnizmq import __version__
+    from omnizmq.protocol import VERSION
+
     question = json.dumps([stage.engine, asked], default=str)
-    command = [python, "-P", "-c", _PROBE, question]
+    command = [python, "-P", "-c", _PROBE, question, json.dumps([__version__, VERSION])]
     try:
         done = subprocess.run(command, capture_output=True, text=True, timeout=_PROBE_TIMEOUT_S, check=False)
     except OSError as error:
@@ -240,7 +250,14 @@ def _probe_elsewhere(stage: StageConfig, python: str, asked: dict[str, Any]) -> 
     else:
         if done.returncode == 0:
             answer: dict[str, Any] = json.loads(done.stdout)
-            return answer
+            if "other" not in answer:
+                return answer
+            problem = f"omnizmq {_version(*answer['other'])} is there, and here {_version(__version__, VERSION)}"
+            return {"error": f'stage.{stage.name}.python: "{python}": {problem}: install the same in both'}
         last = (done.stderr.strip().splitlines() or [f"exit status {done.returncode}"])[-1]
         problem = f"omnizmq does not run there: {last}"
     return {"error": f'stage.{stage.name}.python: "{python}": {problem}'}
+
+
+def _version(release: str, protocol: int) -> str:
+    return f"{release} (protocol {protocol})"

@@ -16,7 +16,9 @@ from collections.abc import Callable
 from importlib.metadata import entry_points
 from pathlib import Path
 
-from omnizmq import lifeline
+import msgspec
+
+from omnizmq import __version__, lifeline
 from omnizmq import protocol as wire
 from omnizmq.config import Config
 from omnizmq.errors import ConfigError, OmnizmqError, ProtocolError, StageError
@@ -361,7 +363,12 @@ def main() -> None:
     """The process: `python -m omnizmq.workers`, a `WorkerSpec` on standard input."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     sys.setswitchinterval(SWITCH_INTERVAL_S)
-    spec = decode(sys.stdin.buffer.raw.readline())  # type: ignore[union-attr]
+    try:
+        spec = decode(sys.stdin.buffer.raw.readline())  # type: ignore[union-attr]
+    except msgspec.MsgspecError as error:
+        sys.exit(
+            f"omnizmq {__version__} cannot read what its launcher says ({error}): install the same omnizmq in both"
+        )
     logging.basicConfig(
         level=logging.INFO, stream=sys.stderr, format=f"%(asctime)s {spec.replica} %(levelname)s %(message)s"
     )

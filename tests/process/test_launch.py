@@ -6,6 +6,7 @@ import asyncio
 import json
 import os
 import re
+import shutil
 import signal
 import subprocess
 import sys
@@ -17,7 +18,7 @@ import psutil
 import pytest
 from support.running import OMNIZMQ, Asking, Running, alive, document, eventually, kill, launched, omnizmq
 
-from omnizmq import AsyncClient, Client
+from omnizmq import AsyncClient, Client, __version__, protocol
 from omnizmq.errors import UnavailableError
 
 pytestmark = pytest.mark.usefixtures("no_leaks")
@@ -179,6 +180,38 @@ class TestFailures:
     def test_an_interpreter_that_ends_at_once(self, home: Path) -> None:
         said = failed("--set", f"stage.talker.python={interpreter(home, '[ $2 = -m ] && exit 1')}", code=1)
         assert said == "talker/0 did not start: exit status 1"
+
+    @pytest.mark.parametrize(
+        ("file", "old", "new", "said"),
+        [
+            (
+                "protocol.py",
+                f"VERSION = {protocol.VERSION}",
+                "VERSION = 4711",
+                rf"omnizmq {__version__} \(protocol 4711\) is there, and here {__version__} \(protocol \d+\): ",
+            ),
+            (
+                "workers/spec.py",
+                "    nonce: str\n",
+                "    nonce: str\n    more: int\n",
+                rf"omnizmq {__version__} cannot read what its launcher says \(.*`more`\): install the same omnizmq",
+            ),
+        ],
+    )
+    def test_w2_a_stage_whose_interpreter_has_another_omnizmq(
+        self, home: Path, file: str, old: str, new: str, said: str
+    ) -> None:
+        """Versions are compared before anything starts; what they do not tell apart is found by the worker."""
+        other = home / "other" / "omnizmq"
+        shutil.copytree(Path(protocol.__file__).parent, other)
+        text = (other / file).read_text()
+        assert old in text
+        (other / file).write_text(text.replace(old, new))
+        python = interpreter(home, f"export PYTHONPATH={other.parent}")
+        done = omnizmq("launch", "--config", "synthetic", "--set", f"stage.talker.python={python}")
+        assert done.returncode in (1, 2)
+        assert re.search(said, done.stderr), done.stderr
+        assert "Traceback" not in done.stderr
 
     def test_a_name_in_use(self) -> None:
         with launched() as deployment:

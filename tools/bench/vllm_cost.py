@@ -3,7 +3,7 @@
     python tools/bench/vllm_cost.py MODEL [--python .venv-vllm/bin/python] [--turns 5] [--tokens 64] [--json]
 
 A deployment of one stage, and vLLM's `LLMEngine` driven by a loop in a process of its own, with the same options and
-one OpenMP thread. Both get the same greedy requests in turns: one, sixteen at once, and sixteen one after another. In the
+one OpenMP thread. Both get the same greedy requests in turns: one, sixteen at once, sixteen one after another. In the
 deployment every token goes through worker and router to this process, which reads all streams. The model must fit into
 memory twice.
 """
