@@ -3,35 +3,22 @@
 from __future__ import annotations
 
 import base64
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import openai
 import pytest
-from support.bridge import official
-from support.running import Running, eventually, launched
+from support.running import Running, eventually
 from support.sounds import WITH_AAC, assert_alike, decoded, written
 
 pytestmark = [pytest.mark.embedded, pytest.mark.http]
 
 QUESTION = [{"role": "user", "content": "What is the capital of France?"}]
+IMAGE = {"type": "image_url", "image_url": {"url": "data:image/png;base64,AAAA"}}
 ANSWER = "The capital of France is Paris."
 SPOKEN: dict[str, Any] = {"model": "embedded", "messages": QUESTION, "modalities": ["text", "audio"], "seed": 0}
 FORMATS = ("wav", "pcm16", "flac", "mp3", "opus", WITH_AAC)
-
-
-@pytest.fixture(scope="module")
-def deployment() -> Iterator[Running]:
-    with launched("embedded", "plugins.http.port=0") as running:
-        yield running
-
-
-@pytest.fixture(scope="module")
-def client(deployment: Running) -> Iterator[Any]:
-    with official(deployment) as client:
-        yield client
 
 
 @pytest.fixture(scope="module")
@@ -171,6 +158,7 @@ class TestRefused:
                 "messages[0].content[0].text",
                 "required",
             ),
+            ({"messages": [{"role": "user", "content": [IMAGE]}]}, None, "thinker: smollm understands text only"),
             ({"extra_body": {"params": {"singer": {}}}}, "params", "stages are thinker, talker, code2wav"),
             (
                 {"modalities": ["text", "audio"], "audio": {"voice": "caruso", "format": "wav"}},

@@ -7,12 +7,12 @@ import json
 import re
 import shutil
 import subprocess
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 import soundfile
-from support.running import Running, launched
+from support.running import Running
 
 pytestmark = [
     pytest.mark.embedded,
@@ -29,12 +29,6 @@ def examples() -> list[str]:
     """Every block of commands that begins with curl and asks the bridge."""
     blocks = [block for page in PAGES for block in re.findall(r"```\w*\n(curl .*?)```", page.read_text(), re.DOTALL)]
     return list(dict.fromkeys(block for block in blocks if HERE in block))
-
-
-@pytest.fixture(scope="module")
-def deployment() -> Iterator[Running]:
-    with launched("embedded", "plugins.http.port=0") as running:
-        yield running
 
 
 def chat(shown: str, _: Path) -> None:

@@ -4,15 +4,13 @@ from __future__ import annotations
 
 import base64
 import json
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import openai
 import pytest
-from support.bridge import official
-from support.running import Running, eventually, launched
+from support.running import Running, eventually
 from support.sounds import WITH_AAC, assert_alike, decoded, written
 
 pytestmark = [pytest.mark.embedded, pytest.mark.http]
@@ -28,18 +26,6 @@ MEDIA_TYPES = {
     "aac": "audio/aac",
 }
 FORMATS = ("mp3", "wav", "flac", "opus", "pcm", WITH_AAC)
-
-
-@pytest.fixture(scope="module")
-def deployment() -> Iterator[Running]:
-    with launched("embedded", "plugins.http.port=0") as running:
-        yield running
-
-
-@pytest.fixture(scope="module")
-def client(deployment: Running) -> Iterator[Any]:
-    with official(deployment) as client:
-        yield client
 
 
 def wave_of(text: str, deployment: Running, path: Path) -> Any:
