@@ -40,8 +40,7 @@ def routes(service: Service) -> APIRouter:
         response_class=Response,
         responses={200: {"content": {"text/plain": {"schema": {"type": "string"}}}}, **refusals(401)},
     )
-    async def metrics(request: Request) -> Response:
-        service.owner(request)
+    async def metrics() -> Response:
         try:
             async with asyncio.timeout(SCRAPE_S):
                 status = await service.operator.status()

@@ -80,10 +80,11 @@ def finish(document: dict[str, Any], *, keys: bool) -> dict[str, Any]:
     for operations in document["paths"].values():
         for operation in operations.values():
             operation["responses"].pop("422", None)
+            if keys and "401" in operation["responses"]:
+                operation["security"] = [{"key": []}]
     components = document.setdefault("components", {})
     for name in ("HTTPValidationError", "ValidationError"):
         components.get("schemas", {}).pop(name, None)
     if keys:
         components["securitySchemes"] = {"key": {"type": "http", "scheme": "bearer"}}
-        document["security"] = [{"key": []}]
     return document

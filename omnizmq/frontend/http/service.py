@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 import time
 from collections.abc import AsyncGenerator, Iterator
-from contextlib import aclosing, contextmanager
+from contextlib import ExitStack, aclosing, contextmanager
 from dataclasses import dataclass
 
 from starlette.requests import Request
@@ -48,11 +48,12 @@ class Service:
         self.in_flight = 0
 
     def owner(self, request: Request) -> str:
-        """Whose key it bears. Raises `BridgeError`."""
-        return self.keys.owner(request.headers.get("authorization"))
+        """Whose key it bears, as `KeysFirst` has found."""
+        owner: str = request.state.owner
+        return owner
 
     def caller(self, request: Request) -> Caller:
-        """Of a request for the deployment. Raises `BridgeError`, `InvalidRequestError`."""
+        """Of a request for the deployment. Raises `InvalidRequestError`."""
         headers = request.headers
         return Caller(
             self.owner(request),
@@ -86,12 +87,18 @@ class Service:
             traceparent=caller.traceparent,
         )
         known = False
-        with self._place(), _naming(asked), self.metrics.request() as measure, self._claiming(caller):
+        with (
+            self._place(),
+            _naming(asked),
+            self.metrics.request() as measure,
+            self._claiming(caller),
+            ExitStack() as living,
+        ):
             async with aclosing(generated):
                 async for output in generated:
                     measure(output)
                     if not known:
-                        self.keys.made(caller.owner, output.request_id, output.external_id)
+                        living.enter_context(self.keys.live(caller.owner, output.request_id, output.external_id))
                         known = True
                     yield output
 

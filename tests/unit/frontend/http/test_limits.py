@@ -54,6 +54,7 @@ async def reads(scope: Any, receive: Any, send: Any) -> None:
         ("/v1/chat/completions", "Bearer other", 401),
         ("/v1/chat/completions", "Bearer secret", 200),
         ("/metrics", "", 401),
+        ("/a/path/that/there/is/not/yet", "", 401),
         ("/health/live", "", 200),
     ],
 )
