@@ -40,12 +40,17 @@ class KeysFirst:
             try:
                 owner = self._keys.owner(Headers(scope=scope).get("authorization"))
             except BridgeError as error:
-                if not _asks_first(scope):
-                    await _rest(receive, {"more_body": True})
-                await failed(error)(scope, receive, send)
+                await refuse(error, scope, receive, send)
                 return
             scope.setdefault("state", {})["owner"] = owner
         await self._app(scope, receive, send)
+
+
+async def refuse(error: BridgeError, scope: Scope, receive: Receive, send: Send) -> None:
+    """Answer a request whose body nobody wants: what comes of it within `LINGER_S` is thrown away."""
+    if not _asks_first(scope):
+        await _rest(receive, {"more_body": True})
+    await failed(error)(scope, receive, send)
 
 
 def _is_public(path: str) -> bool:

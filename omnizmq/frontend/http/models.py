@@ -48,7 +48,7 @@ def routes(service: Service) -> APIRouter:
         responses=refusals(503),
     )
     async def ready() -> Response:
-        status = await service.operator.status()
+        status = await service.status()
         without = [stage for stage, state in status["stages"].items() if not _serves(state)]
         if not status["ready"]:
             why = f"no replica serves {', '.join(without)}" if without else f"the deployment is {status['state']}"

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import asyncio
 import re
 import time
 from collections.abc import AsyncGenerator, Iterator
 from contextlib import ExitStack, aclosing, contextmanager
 from dataclasses import dataclass
+from typing import Any
 
 from starlette.requests import Request
 
-from omnizmq.errors import InvalidRequestError, OmnizmqError
+from omnizmq.errors import InvalidRequestError, OmnizmqError, RouterLostError
 from omnizmq.frontend.client import AsyncClient
 from omnizmq.frontend.http.asking import Asked, Asking
 from omnizmq.frontend.http.keys import Keys
@@ -20,6 +22,10 @@ from omnizmq.frontend.http.settings import Settings
 from omnizmq.frontend.http.transcripts import Transcripts
 from omnizmq.frontend.output import RequestOutput
 from omnizmq.trace.context import parse
+
+STATUS_S = 2.0
+"""How long the router has to say how the deployment is: less than those wait who ask for it, so that they are told. The
+pages give up after 10 s, as Prometheus does unless told otherwise."""
 
 
 @dataclass(frozen=True)
@@ -61,6 +67,14 @@ class Service:
             _deadline(headers.get("x-request-timeout")),
             _span(headers.get("traceparent")),
         )
+
+    async def status(self) -> dict[str, Any]:
+        """The router's, as `AsyncClient.status` has it. Raises `RouterLostError`."""
+        try:
+            async with asyncio.timeout(STATUS_S):
+                return await self.operator.status()
+        except TimeoutError as error:
+            raise RouterLostError(f"the router did not answer within {STATUS_S:g} s") from error
 
     @contextmanager
     def _place(self) -> Iterator[None]:
