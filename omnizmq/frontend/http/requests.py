@@ -26,7 +26,7 @@ def routes(service: Service) -> APIRouter:
     )
     async def abort(request_id: str, request: Request) -> Response:
         ids = service.keys.live_ids(service.owner(request), request_id)
-        ended = await asyncio.gather(*map(service.operator.abort, ids))
+        ended = await asyncio.gather(*map(service.client.abort, ids))
         return answered({"id": request_id, "aborted": sum(ended)})
 
     @router.get(
