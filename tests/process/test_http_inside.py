@@ -4,17 +4,20 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import httpx
 import pytest
+
+pytest.importorskip("fastapi", reason="not installed: the extra `http`")
+
 from support.bridge import BODY, error_of
 from support.running import launched
 
 from omnizmq import AsyncClient
-from omnizmq.frontend.http import app, chat, coding, sound
+from omnizmq.frontend.http import app, chat, coding, limits, sound
 from omnizmq.frontend.http.service import Service
 from omnizmq.frontend.http.settings import Settings
 
@@ -80,3 +83,20 @@ def test_a_whole_answer_with_sound_is_made_beside_the_event_loop(monkeypatch: py
 
     inside(scenario)
     assert in_loop == [True, False]
+
+
+def test_a_body_that_does_not_come_is_told_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(limits, "BODY_S", 0.05)
+
+    async def never() -> AsyncIterator[bytes]:
+        yield b"{"
+        await asyncio.Event().wait()
+
+    async def scenario(http: httpx.AsyncClient) -> None:
+        headers = {"content-type": "application/json"}
+        refused = await http.post("/v1/chat/completions", content=never(), headers=headers)
+        assert error_of(refused) == (408, "slow_body", "the body did not come within 0.05 s")
+        assert refused.json()["error"]["type"] == "timeout_error"
+        assert (refused.headers["x-should-retry"], refused.headers["connection"]) == ("false", "close")
+
+    inside(scenario)

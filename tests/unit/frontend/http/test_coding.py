@@ -13,6 +13,8 @@ from omnizmq.frontend.http.problems import BridgeError
 from omnizmq.frontend.http.sound import Encoder
 from omnizmq.frontend.output import RequestOutput
 
+pytestmark = pytest.mark.http
+
 SOUND = RequestOutput("x-1", "x", stage="talker", modality="audio", audio=np.zeros(2400, np.float32), sample_rate=24000)
 WORDS = RequestOutput("x-1", "x", stage="thinker", modality="text", text="one ")
 

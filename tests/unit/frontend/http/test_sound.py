@@ -18,6 +18,8 @@ from omnizmq.frontend.http.hearing import check_sounds
 from omnizmq.frontend.http.problems import BridgeError
 from omnizmq.frontend.http.sound import CHAT, SPEECH, Encoder, formats
 
+pytestmark = pytest.mark.http
+
 WAVE = np.sin(np.cumsum(np.linspace(0.02, 0.3, 2 * RATE))).astype(np.float32) * 0.4
 
 
