@@ -5,6 +5,7 @@ from __future__ import annotations
 import signal
 from typing import Any
 
+import httpx
 import pytest
 from support.bridge import BODY, ECHO, LONG, SLOW, error_of, key, web
 from support.running import eventually, kill, launched
@@ -99,6 +100,18 @@ def test_the_deployments_state_is_told_and_what_is_in_work() -> None:
         assert value(ended, "requests_success_total", finished_reason="abort") == 1
         assert value(ended, "omnizmq_http_in_flight") == 0
         assert value(ended, "process_resident_memory_bytes") > 1e6
+
+
+def test_a_caller_that_goes_is_counted_as_no_success() -> None:
+    def gone(http: Any) -> float:
+        return scraped(http).get(("omnizmq_http_answers_total", frozenset({"path": CHAT, "status": "499"}.items())), 0)
+
+    with launched("synthetic", *SLOW) as deployment, web(deployment) as http:
+        with pytest.raises(httpx.ReadTimeout):
+            http.post(CHAT, json=LONG, timeout=0.5)
+        assert eventually(lambda: gone(http) == 1)
+        assert ("omnizmq_http_answers_total", frozenset({"path": CHAT, "status": "200"}.items())) not in scraped(http)
+        assert eventually(deployment.idle)
 
 
 def test_a_router_that_hangs_keeps_nobody_from_the_bridges_own_numbers() -> None:

@@ -21,6 +21,9 @@ import numpy as np
 import openai
 import pytest
 import soundfile
+
+pytest.importorskip("fastapi", reason="not installed: the extra `http`")
+
 from support.bridge import BODY, ECHO, LONG, SLOW, key, web
 from support.drill_engine import hostile_engines, write_messages
 from support.running import Running, eventually, kill, launched, omnizmq

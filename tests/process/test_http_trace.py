@@ -4,14 +4,19 @@ from __future__ import annotations
 
 import asyncio
 import json
+import re
+import signal
 import sqlite3
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
 import httpx
 import pytest
 from support.bridge import BODY, ECHO, LONG, SLOW, error_of, key, web
-from support.running import Running, document, eventually, launched, omnizmq
+from support.running import Running, document, eventually, kill, launched, omnizmq
 
 from omnizmq import AsyncClient
 from omnizmq.frontend.http import app
@@ -107,17 +112,54 @@ def test_t1_with_tracing_off_a_live_request_alone_is_known() -> None:
         assert message == f"no request with id '{id_}' is known in {trace_of}: tracing is off (router.trace)"
 
 
-def test_a_trace_that_is_damaged_is_no_failure_of_the_bridge() -> None:
+def garbled(path: Path, begin: int) -> None:
+    """From that byte on it is no database any more, nor is what has not been moved into it yet."""
+    for file in (path, path.with_name(f"{path.name}-wal")):
+        size = file.stat().st_size
+        with file.open("r+b") as opened:
+            opened.seek(begin)
+            opened.write(b"\xff" * (size - begin))
+
+
+def of_another_version(path: Path) -> None:
+    with sqlite3.connect(path) as database:
+        database.execute("PRAGMA user_version = 999")
+    database.close()
+
+
+@pytest.mark.parametrize(
+    "damage",
+    [of_another_version, partial(garbled, begin=0), partial(garbled, begin=4096), Path.unlink],
+    ids=["another version", "no database", "pages", "removed"],
+)
+def test_a_trace_that_is_damaged_is_no_failure_of_the_bridge(damage: Callable[[Path], None], home: Path) -> None:
+    """Its callers are not told where it is; whoever runs the deployment is. The router may have begun another by then,
+    which says what was lost."""
     with launched("synthetic", *ECHO) as deployment, web(deployment) as http:
         id_ = http.post(CHAT, json=BODY).headers["x-request-id"]
         trace(http, id_)
-        with sqlite3.connect(state_dir(deployment.name) / FILE_NAME) as database:
-            database.execute("PRAGMA user_version = 999")
-        database.close()
+        database = state_dir(deployment.name) / FILE_NAME
+        damage(database)
         status, code, message = error_of(http.get(f"/v1/requests/{id_}/trace"))
         assert (status, code) == (404, "not_found")
-        assert FILE_NAME in message
+        why = message.removeprefix(f"no request with id '{id_}' is known in the trace of {deployment.name}")
+        assert why == ": its trace cannot be read" or re.match(r"; \d+ rows could not be stored \(trace\.db", why)
+        logged = (home / "state" / "omnizmq" / deployment.name / "logs" / "http.log").read_text()
+        assert (why[0] == ":") == (str(database) in logged)
         assert http.post(CHAT, json=BODY).status_code == 200
+
+
+def test_a_router_that_hangs_is_waited_for_once() -> None:
+    with launched("synthetic", *ECHO) as deployment, web(deployment) as http:
+        id_ = http.post(CHAT, json=BODY).headers["x-request-id"]
+        before = trace(http, id_)
+        kill(deployment.pid, signal.SIGSTOP)
+        try:
+            assert trace(http, id_) == before  # it has ended: nobody is asked
+            unknown = error_of(http.get("/v1/requests/unknown/trace"))
+            assert unknown == (503, "router_lost", "the router does not answer")
+        finally:
+            kill(deployment.pid, signal.SIGCONT)
 
 
 def test_who_bears_a_key_is_told_of_its_own_requests_alone() -> None:

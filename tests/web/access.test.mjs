@@ -88,6 +88,8 @@ for (const [size, viewport] of Object.entries(SIZES)) {
       const { paths } = await fetch(`${deployment.url}/openapi.json`).then((answer) => answer.json());
       const shown = await docs.locator("#operations h2").allTextContents();
       assert.deepEqual(new Set(shown.map((text) => text.split(" ")[1])), new Set(Object.keys(paths)));
+      const options = docs.locator("#StreamOptions tr", { hasText: "include_obfuscation" });
+      assert.equal(await options.locator("td").first().textContent(), "false"); // the one value that it may have
       assert.deepEqual(docs.wrongs, []);
       await docs.close();
       await page.close();

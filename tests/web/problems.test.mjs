@@ -35,7 +35,8 @@ async function closed(page) {
 }
 
 describe("a deployment with keys and room for one", () => {
-  const sha256 = createHash("sha256").update("key of ann").digest("hex");
+  const ann = "key of änn à"; // characters beyond ASCII: a key is its bytes in UTF-8
+  const sha256 = createHash("sha256").update(ann).digest("hex");
   let deployment;
 
   before(async () => {
@@ -56,7 +57,7 @@ describe("a deployment with keys and room for one", () => {
     await page.locator("#key").fill("key of bob");
     await page.keyboard.press("Enter");
     await page.waitForFunction(() => /not one of its keys/.test(document.getElementById("problem").textContent));
-    await page.locator("#key").fill("key of ann");
+    await page.locator("#key").fill(ann);
     await page.getByRole("button", { name: "Use this key" }).click();
     await page.waitForSelector("#send:enabled");
     assert.equal(await page.locator("#locked").isVisible(), false);
@@ -76,7 +77,7 @@ describe("a deployment with keys and room for one", () => {
     await page.locator("#key").fill("key of bob");
     await page.getByRole("button", { name: "Use this key" }).click();
     await page.waitForFunction(() => /not one of its keys/.test(document.getElementById("problem").textContent));
-    await page.locator("#key").fill("key of ann");
+    await page.locator("#key").fill(ann);
     await page.getByRole("button", { name: "Use this key" }).click();
     await page.waitForSelector("#replicas tr");
     assert.equal(await page.locator("#problem").isVisible(), false);
@@ -87,13 +88,13 @@ describe("a deployment with keys and room for one", () => {
     const other = new AbortController();
     const asked = await fetch(`${deployment.url}/v1/chat/completions`, {
       method: "POST",
-      headers: { "content-type": "application/json", authorization: "Bearer key of ann" },
+      headers: { "content-type": "application/json", authorization: `Bearer ${Buffer.from(ann).toString("latin1")}` },
       body: JSON.stringify({ model: "synthetic", messages: [{ role: "user", content: WORDS }], stream: true }),
       signal: other.signal,
     });
     assert.equal(asked.status, 200);
     const page = await paged(browser, deployment.url);
-    await page.locator("#key").fill("key of ann");
+    await page.locator("#key").fill(ann);
     await page.keyboard.press("Enter");
     await ask(page, "one two");
     assert.match(await problem(page), /has no room at present: .*Ask again/);
@@ -153,6 +154,22 @@ test("a server that does not answer yet: the pages ask it again, and words wait 
     await closed(docs);
     await context.close();
   } finally {
+    await deployment.stop();
+  }
+});
+
+test("a router that hangs: the page of the deployment says so", async () => {
+  const deployment = await launched("synthetic");
+  try {
+    const board = await paged(browser, `${deployment.url}/deployment`);
+    await board.waitForSelector("#replicas tr");
+    deployment.child.kill("SIGSTOP");
+    assert.match(await problem(board), /the router did not answer within 2 s/);
+    deployment.child.kill("SIGCONT");
+    await board.locator("#problem").waitFor({ state: "hidden" });
+    await closed(board);
+  } finally {
+    deployment.child.kill("SIGCONT");
     await deployment.stop();
   }
 });

@@ -48,7 +48,7 @@ class AacFile:
         self._encode(frame)
 
     def flush(self) -> None:
-        """Every frame that is whole has been written."""
+        """Does nothing: a frame is written once it is whole."""
 
     def close(self) -> None:
         self._encode(None)

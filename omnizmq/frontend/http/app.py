@@ -133,7 +133,7 @@ def _refusal(request: Request, error: HTTPException) -> str:
 
 
 async def _gone(_: Request, __: Exception) -> Response:
-    """Nobody reads it; it is for the log."""
+    """Nobody reads it; it is counted."""
     return Response(status_code=ABORTED)
 
 

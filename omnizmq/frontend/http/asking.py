@@ -22,7 +22,7 @@ from omnizmq.frontend.http.schema import (
     Voice,
 )
 from omnizmq.frontend.http.settings import Settings
-from omnizmq.frontend.http.sound import check_format, formats
+from omnizmq.frontend.http.sound import CHAT
 
 OPENAI_VOICES = {
     "alloy",
@@ -118,7 +118,7 @@ class Asking:
         for name, value in self._sampling(body).items():
             params.put(f"{first}.{_PARAMETERS.get(name, name)}", value, name)
         if body.audio is not None:
-            check_format(body.audio.format, formats(), "audio.format")
+            CHAT.format_of(body.audio.format)
             self._voice(params, body.audio.voice, "audio.voice")
         return Asked(prompt, wanted, params.values, params.fields)
 

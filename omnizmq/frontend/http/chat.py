@@ -11,6 +11,7 @@ from fastapi import APIRouter
 from starlette.requests import Request
 from starlette.responses import Response
 
+from omnizmq.frontend.http import coding
 from omnizmq.frontend.http.answer import Head, Streamed, Whole
 from omnizmq.frontend.http.asking import Asked
 from omnizmq.frontend.http.coding import taken
@@ -73,10 +74,13 @@ class _Answer:
             async for output in outputs:
                 await taken(self._encoder, output, partial(answer.take, output))
         self._keep(head, str(answer.transcript))
+        return await coding.whole(self._encoder, partial(self._answered, answer, first.request_id))
+
+    def _answered(self, answer: Whole, request_id: str) -> Response:
         document: dict[str, Any] = answer.document()
         if self._metadata is not None:
             document["metadata"] = self._metadata
-        return answered(document, headers={"x-request-id": first.request_id})
+        return answered(document, headers={"x-request-id": request_id})
 
     async def begin(self, include_usage: bool) -> Begun:
         """Server-sent events. It and they raise `OmnizmqError`, `BridgeError`."""

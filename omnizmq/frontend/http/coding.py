@@ -1,4 +1,4 @@
-"""Codecs beside the event loop: a piece of sound takes some of them 100 ms, and meanwhile others are answered."""
+"""Sound is encoded beside the event loop: a piece takes some codecs 100 ms, and meanwhile others are answered."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import TypeVar
 
+from omnizmq.frontend.http.problems import BridgeError
 from omnizmq.frontend.http.sound import Encoder
 from omnizmq.frontend.output import RequestOutput
 
@@ -17,6 +18,21 @@ _threads = ThreadPoolExecutor(max_workers=min(4, os.cpu_count() or 1), thread_na
 
 
 async def taken(encoder: Encoder | None, output: RequestOutput, call: Callable[[], T]) -> T:
-    """What `call` returns, which hands the output to `encoder`; in a thread of its own where a codec has work."""
+    """What `call` returns, which hands the output to `encoder`; in a thread of its own where a codec has work. What it
+    raises has the request's id."""
     works = encoder is not None and encoder.has_codec and (output.audio is not None or output.finished)
-    return await asyncio.get_running_loop().run_in_executor(_threads, call) if works else call()
+    try:
+        return await _beside(call) if works else call()
+    except BridgeError as error:
+        error.request_id = output.request_id
+        raise
+
+
+async def whole(encoder: Encoder | None, call: Callable[[], T]) -> T:
+    """What `call` returns, which makes all of an answer of what `encoder` has; in a thread of its own where there is
+    sound: minutes of it take a while to become base64, too."""
+    return await _beside(call) if encoder is not None else call()
+
+
+async def _beside(call: Callable[[], T]) -> T:
+    return await asyncio.get_running_loop().run_in_executor(_threads, call)

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
-
 from fastapi import APIRouter
 from prometheus_client import CONTENT_TYPE_LATEST as CONTENT_TYPE
 from starlette.requests import Request
@@ -13,9 +11,6 @@ from omnizmq.errors import RouterLostError
 from omnizmq.frontend.http.described import refusals
 from omnizmq.frontend.http.sending import answered
 from omnizmq.frontend.http.service import Service
-
-SCRAPE_S = 2.0
-"""How long the router has to answer a scrape; Prometheus gives up after 10 s, unless told otherwise."""
 
 
 def routes(service: Service) -> APIRouter:
@@ -29,7 +24,7 @@ def routes(service: Service) -> APIRouter:
     )
     async def deployment(request: Request) -> Response:
         owner = service.owner(request)
-        status = await service.operator.status()
+        status = await service.status()
         status["slowest"] = [one for one in status["slowest"] if service.keys.owns(owner, one["request_id"])]
         bridge = {"in_flight": service.in_flight, "latency": service.metrics.latencies.document()}
         return answered(status | {"http": bridge})
@@ -40,12 +35,10 @@ def routes(service: Service) -> APIRouter:
         response_class=Response,
         responses={200: {"content": {"text/plain": {"schema": {"type": "string"}}}}, **refusals(401)},
     )
-    async def metrics(request: Request) -> Response:
-        service.owner(request)
+    async def metrics() -> Response:
         try:
-            async with asyncio.timeout(SCRAPE_S):
-                status = await service.operator.status()
-        except (TimeoutError, RouterLostError):
+            status = await service.status()
+        except RouterLostError:
             status = None
         return Response(service.metrics.exposition(status, service.in_flight), headers={"content-type": CONTENT_TYPE})
 

@@ -27,15 +27,15 @@ _MEANS = {
     401: "No valid API key.",
     403: "Without API keys: the request names another machine as its host.",
     404: "There is no such model, request or earlier sound.",
-    408: "The caller did not read its answer in time.",
-    413: "The body is too large, or its sounds are too long.",
+    408: "The body did not come in time.",
+    413: "The body or the prompt is too large, or its sounds are too long.",
     429: "Too much is asked at once: come again.",
     499: "The request was aborted.",
     500: "A stage failed, or the bridge did.",
     503: "A stage has no replica that serves, one was lost, or the router does not answer.",
-    504: "The request's deadline has passed.",
+    504: "The request's deadline has passed, or a stage's input has stopped coming.",
 }
-GENERATING = (400, 401, 404, 408, 413, 429, 499, 500, 503, 504)
+GENERATING = (400, 401, 404, 408, 413, 429, 499, 503, 504)
 """What may become of a request."""
 
 SOUNDS: dict[str, Any] = {kind: {"schema": {"type": "string", "format": "binary"}} for kind in MEDIA_TYPES.values()}
@@ -45,8 +45,8 @@ Responses = dict[int | str, dict[str, Any]]
 
 
 def refusals(*statuses: int) -> Responses:
-    """Errors that a route can answer with, and the one that every route can."""
-    return {status: {"model": ErrorBody, "description": _MEANS[status]} for status in sorted({403, *statuses})}
+    """Errors that a route can answer with, and those that every route can."""
+    return {status: {"model": ErrorBody, "description": _MEANS[status]} for status in sorted({403, 500, *statuses})}
 
 
 def _header(name: str, about: str, **schema: Any) -> dict[str, Any]:
@@ -80,10 +80,11 @@ def finish(document: dict[str, Any], *, keys: bool) -> dict[str, Any]:
     for operations in document["paths"].values():
         for operation in operations.values():
             operation["responses"].pop("422", None)
+            if keys and "401" in operation["responses"]:
+                operation["security"] = [{"key": []}]
     components = document.setdefault("components", {})
     for name in ("HTTPValidationError", "ValidationError"):
         components.get("schemas", {}).pop(name, None)
     if keys:
         components["securitySchemes"] = {"key": {"type": "http", "scheme": "bearer"}}
-        document["security"] = [{"key": []}]
     return document

@@ -9,8 +9,8 @@ from collections.abc import Collection
 
 from starlette.types import ASGIApp, Receive, Scope, Send
 
+from omnizmq.frontend.http.limits import refuse
 from omnizmq.frontend.http.problems import BridgeError
-from omnizmq.frontend.http.sending import failed
 from omnizmq.tables import shown
 
 
@@ -28,7 +28,7 @@ class LocalHosts:
             return
         expected = "without api_keys, localhost, 127.0.0.1 or a name of plugins.http.hosts was expected"
         text = f"header host: {shown(named)} is not this machine; {expected}"
-        await failed(BridgeError(403, "forbidden_host", text))(scope, receive, send)
+        await refuse(BridgeError(403, "forbidden_host", text), scope, receive, send)
 
 
 def is_local(host: str) -> bool:

@@ -5,7 +5,8 @@ from __future__ import annotations
 import hashlib
 import hmac
 from collections import OrderedDict
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 
 from omnizmq.frontend.http.problems import BridgeError, quoted
 from omnizmq.frontend.http.settings import ApiKey
@@ -23,25 +24,47 @@ class Keys:
     def __init__(self, keys: Sequence[ApiKey]) -> None:
         self._keys = keys
         self._requests: OrderedDict[tuple[str, str], str] = OrderedDict()  # owner and any of its ids -> request id
+        self._live: dict[tuple[str, str], list[str]] = {}  # the same, of those that have not ended -> request ids
 
     def owner(self, authorization: str | None) -> str:
         """Of the header. Raises `BridgeError`."""
         if not self._keys:
             return NOBODY
         scheme, _, key = (authorization or "").partition(" ")
-        given = hashlib.sha256(key.strip().encode(errors="surrogateescape")).hexdigest()
+        # Headers are read as Latin-1, so that this gives the very bytes that came (ASGI, "HTTP & WebSocket").
+        given = hashlib.sha256(key.encode("latin-1").strip()).hexdigest()
         matches = [known.name for known in self._keys if hmac.compare_digest(known.sha256, given)]
         if scheme.lower() != "bearer" or not matches:
             raise BridgeError(401, "invalid_api_key", "no valid API key: send the header Authorization: Bearer KEY")
         return matches[0]
 
     def made(self, owner: str, request_id: str, external_id: str) -> None:
-        """A request of the owner. Others may call one of theirs by the same external id."""
+        """A request of the owner, remembered. Others may call one of theirs by the same external id."""
         for id_ in (request_id, external_id):
             self._requests[owner, id_] = request_id
             self._requests.move_to_end((owner, id_))
         while len(self._requests) > KEPT_IDS:
             self._requests.popitem(last=False)
+
+    @contextmanager
+    def live(self, owner: str, request_id: str, external_id: str) -> Iterator[None]:
+        """A request of the owner until it has ended, and remembered from then on."""
+        self.made(owner, request_id, external_id)
+        for id_ in (request_id, external_id):
+            self._live.setdefault((owner, id_), []).append(request_id)
+        try:
+            yield
+        finally:
+            for id_ in (request_id, external_id):
+                self._live[owner, id_].remove(request_id)
+                if not self._live[owner, id_]:
+                    del self._live[owner, id_]
+
+    def live_ids(self, owner: str, id_: str) -> list[str]:
+        """The ids by which the router ends what the owner means: its live request with this request id, or all with
+        this external id. Raises as `own`."""
+        own = self.own(owner, id_)
+        return list(self._live.get((owner, id_), ())) if self._keys else [own]
 
     def own(self, owner: str, id_: str) -> str:
         """The id by which the owner's request is known to the router; of several with one external id the newest.

@@ -23,26 +23,38 @@ BODY_S = 60.0
 BODIES = 16
 """Bodies of the largest size that may be held at once, or as many bytes of smaller ones."""
 
-_KEYED = ("/v1/", "/metrics")
+_PUBLIC = ("/", "/docs", "/deployment", "/openapi.json")
+_PUBLIC_BELOW = ("/pages/", "/health/")
 
 
 class KeysFirst:
-    """ASGI middleware. Nobody's body is read who bears no key, where one is needed."""
+    """ASGI middleware. Where there are keys, whoever bears none is refused before his body is held, but for what is
+    public. Routes find the key's owner in `request.state`."""
 
     def __init__(self, app: ASGIApp, keys: Keys) -> None:
         self._app = app
         self._keys = keys
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] == "http" and scope["path"].startswith(_KEYED):
+        if scope["type"] == "http" and not _is_public(scope["path"]):
             try:
-                self._keys.owner(Headers(scope=scope).get("authorization"))
+                owner = self._keys.owner(Headers(scope=scope).get("authorization"))
             except BridgeError as error:
-                if not _asks_first(scope):
-                    await _rest(receive, {"more_body": True})
-                await failed(error)(scope, receive, send)
+                await refuse(error, scope, receive, send)
                 return
+            scope.setdefault("state", {})["owner"] = owner
         await self._app(scope, receive, send)
+
+
+async def refuse(error: BridgeError, scope: Scope, receive: Receive, send: Send) -> None:
+    """Answer a request whose body nobody wants: what comes of it within `LINGER_S` is thrown away."""
+    if not _asks_first(scope):
+        await _rest(receive, {"more_body": True})
+    await failed(error)(scope, receive, send)
+
+
+def _is_public(path: str) -> bool:
+    return path in _PUBLIC or path.startswith(_PUBLIC_BELOW)
 
 
 class BodyLimit:

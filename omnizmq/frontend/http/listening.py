@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import socket
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -19,9 +20,7 @@ def listening(settings: Settings) -> Iterator[socket.socket]:
     try:
         found = socket.getaddrinfo(settings.host, settings.port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
     except OSError as error:
-        raise ConfigError(
-            f'plugins.http.host: "{settings.host}": no address of this machine: {error.strerror}'
-        ) from error
+        raise _elsewhere(settings.host, error) from error
     family, kind, protocol, _, address = found[0]
     # Only where a socket's protocol is said to be TCP, asyncio sets TCP_NODELAY: else an answer's body waits until its
     # head is acknowledged, for which a caller's kernel takes 40 ms.
@@ -31,5 +30,12 @@ def listening(settings: Settings) -> Iterator[socket.socket]:
             listener.bind(address)
             listener.listen(BACKLOG)
         except OSError as error:
-            raise LaunchError(f"http cannot listen at {settings.host}:{settings.port}: {error.strerror}") from error
+            if error.errno == errno.EADDRNOTAVAIL:
+                raise _elsewhere(settings.host, error) from error
+            host = f"[{settings.host}]" if ":" in settings.host else settings.host
+            raise LaunchError(f"http cannot listen at {host}:{settings.port}: {error.strerror}") from error
         yield listener
+
+
+def _elsewhere(host: str, error: OSError) -> ConfigError:
+    return ConfigError(f'plugins.http.host: "{host}": no address of this machine: {error.strerror}')

@@ -64,7 +64,7 @@ def of(error: OmnizmqError | BridgeError) -> tuple[int, dict[str, Any], dict[str
 
 
 def body(status: int, code: str, message: str, param: str | None = None) -> dict[str, Any]:
-    return {"error": {"message": message, "type": _type(status), "param": param, "code": code}}
+    return {"error": {"message": message, "type": _type(status, code), "param": param, "code": code}}
 
 
 def quoted(text: str) -> str:
@@ -86,7 +86,9 @@ def _told(error: OmnizmqError) -> str:
     return f"{error.stage}: {error.message}"
 
 
-def _type(status: int) -> str:
+def _type(status: int, code: str) -> str:
+    if code in ("replica_lost", "router_lost"):  # of the same status as what has no room at present
+        return "server_error"
     known = {
         400: "invalid_request_error",
         401: "authentication_error",

@@ -3,6 +3,8 @@ own, which may have slashes."""
 
 from __future__ import annotations
 
+import asyncio
+
 from fastapi import APIRouter
 from starlette.requests import Request
 from starlette.responses import Response
@@ -19,12 +21,13 @@ def routes(service: Service) -> APIRouter:
 
     @router.post(
         "/v1/requests/{request_id:path}/abort",
-        summary="End a request; how many were ended (0: none was live)",
+        summary="End a request, or all with this id of yours; how many were ended (0: none was live)",
         responses=refusals(401, 404, 503),
     )
     async def abort(request_id: str, request: Request) -> Response:
-        own = service.keys.own(service.owner(request), request_id)
-        return answered({"id": request_id, "aborted": await service.client.abort(own)})
+        ids = service.keys.live_ids(service.owner(request), request_id)
+        ended = await asyncio.gather(*map(service.client.abort, ids))
+        return answered({"id": request_id, "aborted": sum(ended)})
 
     @router.get(
         "/v1/requests/{request_id:path}/trace",

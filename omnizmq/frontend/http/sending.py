@@ -83,7 +83,7 @@ class _Sent(Response):
                 await send({"type": "http.response.body", "body": part, "more_body": True})
         except (OmnizmqError, BridgeError) as error:
             if self.media_type != "text/event-stream":
-                log.warning("an answer is cut off: %s", error)
+                log.warning("the answer to %s is cut off: %s", self._begun.request_id, error)
                 return  # without its end, by which the caller tells it from a whole one
             await send({"type": "http.response.body", "body": event(problems.of(error)[1]), "more_body": True})
         await send({"type": "http.response.body", "body": b"", "more_body": False})

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import asyncio
 import re
 import time
 from collections.abc import AsyncGenerator, Iterator
-from contextlib import aclosing, contextmanager
+from contextlib import ExitStack, aclosing, contextmanager
 from dataclasses import dataclass
+from typing import Any
 
 from starlette.requests import Request
 
-from omnizmq.errors import InvalidRequestError, OmnizmqError
+from omnizmq.errors import InvalidRequestError, OmnizmqError, RouterLostError
 from omnizmq.frontend.client import AsyncClient
 from omnizmq.frontend.http.asking import Asked, Asking
 from omnizmq.frontend.http.keys import Keys
@@ -20,6 +22,10 @@ from omnizmq.frontend.http.settings import Settings
 from omnizmq.frontend.http.transcripts import Transcripts
 from omnizmq.frontend.output import RequestOutput
 from omnizmq.trace.context import parse
+
+STATUS_S = 2.0
+"""How long the router has to say how the deployment is: less than those wait who ask for it, so that they are told. The
+pages give up after 10 s, as Prometheus does unless told otherwise."""
 
 
 @dataclass(frozen=True)
@@ -48,11 +54,12 @@ class Service:
         self.in_flight = 0
 
     def owner(self, request: Request) -> str:
-        """Whose key it bears. Raises `BridgeError`."""
-        return self.keys.owner(request.headers.get("authorization"))
+        """Whose key it bears, as `KeysFirst` has found."""
+        owner: str = request.state.owner
+        return owner
 
     def caller(self, request: Request) -> Caller:
-        """Of a request for the deployment. Raises `BridgeError`, `InvalidRequestError`."""
+        """Of a request for the deployment. Raises `InvalidRequestError`."""
         headers = request.headers
         return Caller(
             self.owner(request),
@@ -60,6 +67,14 @@ class Service:
             _deadline(headers.get("x-request-timeout")),
             _span(headers.get("traceparent")),
         )
+
+    async def status(self) -> dict[str, Any]:
+        """The router's, as `AsyncClient.status` has it. Raises `RouterLostError`."""
+        try:
+            async with asyncio.timeout(STATUS_S):
+                return await self.operator.status()
+        except TimeoutError as error:
+            raise RouterLostError(f"the router did not answer within {STATUS_S:g} s") from error
 
     @contextmanager
     def _place(self) -> Iterator[None]:
@@ -86,12 +101,18 @@ class Service:
             traceparent=caller.traceparent,
         )
         known = False
-        with self._place(), _naming(asked), self.metrics.request() as measure, self._claiming(caller):
+        with (
+            self._place(),
+            _naming(asked),
+            self.metrics.request() as measure,
+            self._claiming(caller),
+            ExitStack() as living,
+        ):
             async with aclosing(generated):
                 async for output in generated:
                     measure(output)
                     if not known:
-                        self.keys.made(caller.owner, output.request_id, output.external_id)
+                        living.enter_context(self.keys.live(caller.owner, output.request_id, output.external_id))
                         known = True
                     yield output
 

@@ -9,10 +9,10 @@ from __future__ import annotations
 
 import struct
 from base64 import b64encode
-from collections.abc import Container, Sequence
+from collections.abc import Container
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from omnizmq.errors import InvalidRequestError
 from omnizmq.frontend.http import aac
 from omnizmq.frontend.http.problems import BridgeError, quoted
 
@@ -56,20 +56,38 @@ def takes(format_: str, sample_rate: int) -> bool:
     return format_ not in _RATES or sample_rate in _RATES[format_]
 
 
-def check_format(name: str, names: Sequence[str], where: str) -> None:
-    """Of the `names` of formats that there are. `where`: the field. Raises `BridgeError`."""
-    if name not in names:
-        why = ": it needs the package av, which is not installed" if name == "aac" else ""
-        text = f"{where}: sound as {quoted(name)} is not made here{why}; formats are {', '.join(names)}"
-        raise BridgeError(400, "invalid_request", text, where)
+@dataclass(frozen=True)
+class FormatField:
+    """Where a body says the format: `name`, and what it calls PCM."""
+
+    name: str
+    pcm: str
+
+    def said(self, format_: str) -> str:
+        """What the caller calls it."""
+        return self.pcm if format_ == "pcm16" else format_
+
+    def format_of(self, said: str) -> str:
+        """One of `formats`. Raises `BridgeError`."""
+        names = {self.said(made): made for made in formats()}
+        if said not in names:
+            why = ": it needs the package av, which is not installed" if said == "aac" else ""
+            text = f"{self.name}: sound as {quoted(said)} is not made here{why}; formats are {', '.join(names)}"
+            raise BridgeError(400, "invalid_request", text, self.name)
+        return names[said]
+
+
+CHAT = FormatField("audio.format", "pcm16")
+SPEECH = FormatField("response_format", "pcm")
 
 
 class Encoder:
-    """One sound. `streamed`: bytes are taken before the end is known."""
+    """One sound. `streamed`: bytes are taken before the end is known. `field`: by which it was asked for."""
 
-    def __init__(self, format_: str, *, streamed: bool) -> None:
+    def __init__(self, format_: str, *, streamed: bool, field: FormatField = CHAT) -> None:
         """`format_` is one of `formats`."""
         self.format = format_
+        self._field = field
         self._streamed = streamed
         self._growing = _Growing()
         self._file: Any = None
@@ -87,8 +105,8 @@ class Encoder:
 
     def add(self, samples: NDArray[np.float32], sample_rate: int) -> bytes:
         """float32 `[samples]` in -1..1, mono, at `sample_rate` Hz, which is the same each time; what is beyond is
-        clipped. What can be sent by now; b"" of a sound that is not streamed. Raises `InvalidRequestError` for a rate
-        that the format does not have."""
+        clipped. What can be sent by now; b"" of a sound that is not streamed. Raises `BridgeError` for a rate that the
+        format does not have."""
         if not self._rate:
             self._begin(sample_rate)
         if self.format in _PLAIN:
@@ -114,10 +132,9 @@ class Encoder:
         if self.format in _PLAIN:
             return
         if not takes(self.format, sample_rate):
-            others = ", ".join("PCM" if name == "pcm16" else name for name in formats() if takes(name, sample_rate))
-            raise InvalidRequestError(
-                f"{self.format} has no rate of {sample_rate} Hz, which the sound has; formats with it: {others}"
-            )
+            others = ", ".join(self._field.said(name) for name in formats() if takes(name, sample_rate))
+            told = f"{self.format} has no rate of {sample_rate} Hz, which the sound has; formats with it: {others}"
+            raise BridgeError(400, "invalid_request", f"{self._field.name}: {told}", self._field.name)
         if self.format == "aac":
             self._file = aac.AacFile(self._growing, sample_rate)
             return

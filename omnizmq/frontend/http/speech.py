@@ -19,7 +19,7 @@ from omnizmq.frontend.http.problems import BridgeError, RefusedError
 from omnizmq.frontend.http.schema import SpeechBody
 from omnizmq.frontend.http.sending import Begun, event, sent
 from omnizmq.frontend.http.service import Caller, Service
-from omnizmq.frontend.http.sound import MEDIA_TYPES, Base64Stream, Encoder, check_format, formats
+from omnizmq.frontend.http.sound import MEDIA_TYPES, SPEECH, Base64Stream, Encoder
 from omnizmq.frontend.output import RequestOutput
 
 
@@ -36,19 +36,13 @@ def routes(service: Service) -> APIRouter:
     )
     async def speech(body: SpeechBody, request: Request) -> Response:
         caller = service.caller(request)
-        format_ = _format(body.response_format)
-        speech = _Speech(service, service.asking.speech(body), caller, Encoder(format_, streamed=True))
+        format_ = SPEECH.format_of(body.response_format)
+        encoder = Encoder(format_, streamed=True, field=SPEECH)
+        speech = _Speech(service, service.asking.speech(body), caller, encoder)
         media_type = MEDIA_TYPES[format_] if body.stream_format == "audio" else "text/event-stream"
         return await sent(request, speech.begin(events=body.stream_format == "sse"), media_type)
 
     return router
-
-
-def _format(name: str) -> str:
-    """OpenAI has another name for PCM here than in chat. Raises `BridgeError`."""
-    names = {"pcm" if made == "pcm16" else made: made for made in formats()}
-    check_format(name, list(names), "response_format")
-    return names[name]
 
 
 class _Speech:

@@ -15,7 +15,8 @@ from omnizmq.frontend.http.sending import answered, failed
 log = logging.getLogger(__name__)
 
 OTHER = "other"
-"""Paths that there are not, and all that was refused before its path was looked for: without a key."""
+"""Paths that there are not, and all that was answered before its path was looked for: without a key or this machine as
+host, and preflights."""
 
 
 class Counted:

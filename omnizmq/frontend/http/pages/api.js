@@ -1,7 +1,7 @@
 // The bridge's API as the pages use it: one shape for all that goes wrong, and an answer's events.
 
 const KEY = "omnizmq-key";
-const ANSWER_MS = 10_000; // a server that takes longer for a document has been stopped, or cannot be reached
+const ANSWER_MS = 10_000; // a server that takes longer for a document cannot be reached: the bridge waits 2 s for its router
 
 /** What the reader should be told. `status`: 0 where no server answered. */
 export class Problem extends Error {
@@ -24,7 +24,8 @@ export function keepKey(text) {
 /** The answer. Throws `Problem`, and `AbortError` where `signal` ended it. */
 export async function ask(path, { body, headers = {}, signal } = {}) {
   const sent = { ...headers };
-  if (key()) sent.authorization = `Bearer ${key()}`;
+  // A header is sent as Latin-1: so these are the key's bytes in UTF-8.
+  if (key()) sent.authorization = `Bearer ${String.fromCharCode(...new TextEncoder().encode(key()))}`;
   if (body !== undefined) sent["content-type"] = "application/json";
   const init = { method: body === undefined ? "GET" : "POST", headers: sent, signal, cache: "no-store" };
   if (body !== undefined) init.body = JSON.stringify(body);

@@ -62,7 +62,7 @@ function kind(schema) {
     made.append(link);
   } else if (schema.anyOf ?? schema.oneOf) {
     made.append(...joined((schema.anyOf ?? schema.oneOf).filter((one) => one.type !== "null").map(kind)));
-  } else if (schema.enum ?? schema.const) {
+  } else if ("enum" in schema || "const" in schema) {
     made.append((schema.enum ?? [schema.const]).map((one) => JSON.stringify(one)).join(" or "));
   } else if (schema.type === "array") {
     made.append("list of ", kind(schema.items ?? {}));

@@ -86,6 +86,113 @@ class TestSpeed:
         assert caught.value.param == "speed"
 
 
+PICTURE = "data:image/png;base64,"
+
+
+def message(**fields: Any) -> dict[str, Any]:
+    return {"messages": [{"role": "user", "content": "Hi."}, {"role": "user", **fields}]}
+
+
+def image(url: str) -> dict[str, Any]:
+    return message(content=[{"type": "text", "text": "See:"}, {"type": "image_url", "image_url": {"url": url}}])
+
+
+IMAGE = "messages[1].content[1].image_url.url"
+NO_DATA_URL = f"{IMAGE}: a data: URL such as data:image/png;base64,… was expected: nothing is fetched"
+FOR_ASSISTANTS = "messages[1].audio is for an assistant's message without content"
+TEXT = {"thinker": "text"}
+
+
+class TestRefusals:
+    @pytest.mark.parametrize(
+        ("body", "param", "told"),
+        [
+            (
+                message(content="Hi.", name="ann"),
+                "messages[1].name",
+                "messages[1].name is not supported: messages have a role alone",
+            ),
+            (message(), "messages[1].content", "messages[1].content is missing"),
+            (message(audio={"id": "known"}), "messages[1].audio", FOR_ASSISTANTS),
+            (message(audio={"id": "known"}, role="system"), "messages[1].audio", FOR_ASSISTANTS),
+            (message(audio={"id": "known"}, role="assistant", content="Hi."), "messages[1].audio", FOR_ASSISTANTS),
+            (
+                message(audio={"id": "other"}, role="assistant"),
+                "messages[1].audio.id",
+                "messages[1].audio.id: unknown or expired",
+            ),
+            (
+                {"max_tokens": 5, "max_completion_tokens": 5},
+                "max_tokens",
+                "max_tokens and max_completion_tokens are two names of one thing: give one",
+            ),
+            ({"audio": {"voice": "default"}}, "audio", 'audio is for modalities ["text", "audio"]'),
+            (
+                {"modalities": ["audio"]},
+                "audio",
+                "audio is missing: with modalities of sound, audio.voice and audio.format say which",
+            ),
+            ({"params": {"singer": {}}}, "params", f"params has no stage 'singer': stages are {', '.join(STAGES)}"),
+            (
+                {"temperature": 1, "params": {"thinker": {"temperature": 1}}},
+                "temperature",
+                "temperature is given twice:",
+            ),
+            (image("http://example.org/a.png"), IMAGE, NO_DATA_URL),
+            (image("file:///etc/passwd"), IMAGE, NO_DATA_URL),
+            (image("data:text/plain;base64,eA=="), IMAGE, NO_DATA_URL),
+            (image("data:image/png,x"), IMAGE, NO_DATA_URL),
+            (image("data:image/png;base64"), IMAGE, NO_DATA_URL),
+            (image(f"{PICTURE}eA"), IMAGE, f"{IMAGE}: no base64: Incorrect padding"),
+            (image(f"{PICTURE}e!A="), IMAGE, f"{IMAGE}: no base64: Only base64 data is allowed"),
+            ({"model": "other"}, "model", "the model 'other' does not exist; this deployment serves 'm'"),
+        ],
+    )
+    def test_of_chat_name_the_field(self, body: dict[str, Any], param: str, told: str) -> None:
+        given = ChatBody.model_validate({"model": "m", "messages": SPOKEN["messages"], **body})
+        with pytest.raises(BridgeError) as caught:
+            asking().chat(given, {"known": "Hello."}.get)
+        assert caught.value.param == param
+        assert caught.value.message.startswith(told)
+
+    @pytest.mark.parametrize(
+        ("stages", "body", "param", "told"),
+        [
+            (TEXT, {}, "model", "this deployment gives text: it makes no sound"),
+            (STAGES, {"input": " \n"}, "input", "input is blank: there is nothing to say"),
+            (STAGES, {"model": "other"}, "model", "the model 'other' does not exist; this deployment serves 'm'"),
+        ],
+    )
+    def test_of_speech_name_the_field(self, stages: Any, body: dict[str, Any], param: str, told: str) -> None:
+        with pytest.raises(BridgeError) as caught:
+            Asking(Settings.of({}), stages, "m").speech(
+                SpeechBody.model_validate({"model": "m", "input": "Hi.", **body})
+            )
+        assert (caught.value.param, caught.value.message) == (param, told)
+
+    def test_a_modality_that_no_stage_makes(self) -> None:
+        with pytest.raises(BridgeError, match="this deployment gives text, not audio") as caught:
+            Asking(Settings.of({}), TEXT, "m").chat(ChatBody.model_validate(SPOKEN), lambda _: None)
+        assert caught.value.param == "modalities"
+
+
+class TestMessages:
+    def test_a_developer_is_the_system(self) -> None:
+        parts = [{"type": "text", "text": "Be brief."}]
+        turns = [{"role": "developer", "content": content} for content in ("Be brief.", parts)]
+        turns += [{"role": role, "content": "Hi."} for role in ("system", "user", "assistant")]
+        asked = asking().chat(ChatBody.model_validate({"model": "m", "messages": turns}), lambda _: None)
+        assert [turn["role"] for turn in asked.prompt] == ["system", "system", "system", "user", "assistant"]
+        assert [turn["content"] for turn in asked.prompt[:2]] == ["Be brief.", parts]
+
+    def test_an_image_is_its_bytes_and_an_earlier_sound_its_transcript(self) -> None:
+        body = {**image(f"{PICTURE}AAH/"), "model": "m"}
+        body["messages"] += [{"role": "assistant", "audio": {"id": "known"}}]
+        asked = asking().chat(ChatBody.model_validate(body), {"known": "Hello."}.get)
+        assert asked.prompt[1]["content"][1] == {"type": "image", "data": b"\0\x01\xff"}
+        assert asked.prompt[2] == {"role": "assistant", "content": "Hello."}
+
+
 def test_stop_is_a_list_for_the_stage_that_makes_text() -> None:
     body = {"model": "m", "messages": SPOKEN["messages"], "stop": "END"}
     assert asking().chat(ChatBody.model_validate(body), lambda _: None).params == {"thinker": {"stop": ["END"]}}

@@ -9,10 +9,15 @@ from contextlib import asynccontextmanager, suppress
 from typing import Any
 
 import pytest
+
+pytest.importorskip("uvicorn", reason="not installed: the extra `http`")
+
 import uvicorn
 from uvicorn.server import ServerState
 
 from omnizmq.frontend.http import connections
+
+pytestmark = pytest.mark.http
 
 ASK = b"GET / HTTP/1.1\r\nhost: here\r\n\r\n"
 Streams = tuple[asyncio.StreamReader, asyncio.StreamWriter]

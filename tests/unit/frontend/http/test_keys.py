@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from omnizmq.frontend.http.keys import KEPT_IDS, Keys
+from omnizmq.frontend.http.problems import BridgeError
 from omnizmq.frontend.http.settings import ApiKey
 
 pytestmark = pytest.mark.http
@@ -33,3 +34,16 @@ def test_an_id_of_two_owners_is_each_ones_own() -> None:
     known.made("bob", "mine-2", "mine")
     assert (known.own("ann", "mine"), known.own("bob", "mine")) == ("mine-1", "mine-2")
     assert not known.owns("bob", "mine-1")
+
+
+def test_ids_of_live_requests_are_those_that_have_not_ended() -> None:
+    known = keys()
+    with known.live("ann", "mine-1", "mine"):
+        with known.live("ann", "mine-2", "mine"), known.live("bob", "mine-3", "mine"):
+            assert known.live_ids("ann", "mine") == ["mine-1", "mine-2"]
+            assert known.live_ids("ann", "mine-2") == ["mine-2"]
+            with pytest.raises(BridgeError, match="no request 'mine-3'"):
+                known.live_ids("ann", "mine-3")
+        assert known.live_ids("ann", "mine") == ["mine-1"]
+    assert known.live_ids("ann", "mine") == []
+    assert not known._live

@@ -7,44 +7,23 @@ import hashlib
 from typing import Any
 
 import pytest
+
+pytest.importorskip("fastapi", reason="not installed: the extra `http`")
+
 from starlette.exceptions import HTTPException
+from starlette.middleware.exceptions import ExceptionMiddleware
 from starlette.requests import Request
 from starlette.responses import PlainTextResponse
+from support.asgi import Caller, reads
 from support.running import until
 
 from omnizmq.frontend.http import limits
 from omnizmq.frontend.http.keys import Keys
 from omnizmq.frontend.http.settings import ApiKey
 
+pytestmark = pytest.mark.http
+
 ANN = Keys([ApiKey(name="ann", sha256=hashlib.sha256(b"secret").hexdigest())])
-
-
-class Caller:
-    """One request, and what it is answered. `parts` of its body come; then nothing more."""
-
-    def __init__(self, path: str, *parts: bytes, **headers: str) -> None:
-        self.scope = {
-            "type": "http",
-            "method": "POST",
-            "path": path,
-            "headers": [(name.encode(), value.encode()) for name, value in headers.items()],
-        }
-        self.parts = list(parts)
-        self.status = 0
-
-    async def receive(self) -> Any:
-        if self.parts:
-            return {"type": "http.request", "body": self.parts.pop(0), "more_body": bool(self.parts)}
-        await asyncio.Event().wait()
-        raise AssertionError
-
-    async def send(self, message: Any) -> None:
-        self.status = message.get("status", self.status)
-
-
-async def reads(scope: Any, receive: Any, send: Any) -> None:
-    await Request(scope, receive).body()
-    await PlainTextResponse("read")(scope, receive, send)
 
 
 @pytest.mark.parametrize(
@@ -54,6 +33,7 @@ async def reads(scope: Any, receive: Any, send: Any) -> None:
         ("/v1/chat/completions", "Bearer other", 401),
         ("/v1/chat/completions", "Bearer secret", 200),
         ("/metrics", "", 401),
+        ("/a/path/that/there/is/not/yet", "", 401),
         ("/health/live", "", 200),
     ],
 )
@@ -67,6 +47,23 @@ def test_no_body_is_read_without_a_key(path: str, authorization: str, status: in
     caller = Caller(path, b"{", b"}", authorization=authorization)
     asyncio.run(limits.KeysFirst(app, ANN)(caller.scope, caller.receive, caller.send))
     assert (caller.status, bool(begun)) == (status, status == 200)
+
+
+@pytest.mark.parametrize("refused", ["no key", "claims too much", "is too much"])
+def test_what_comes_of_a_refused_body_is_thrown_away(refused: str) -> None:
+    """A connection that is closed on unread bytes is reset, and the answer may be lost with it."""
+    claims = {"content-length": "30"} if refused == "claims too much" else {}
+    caller = Caller("/v1/chat/completions", *[b"0123456789"] * 3, **claims)
+    over: Any = limits.KeysFirst(reads, ANN) if refused == "no key" else ExceptionMiddleware(limits.BodyLimit(reads, 5))
+    asyncio.run(over(caller.scope, caller.receive, caller.send))
+    assert (caller.status, caller.parts) == (401 if refused == "no key" else 413, [])
+
+
+def test_one_that_never_ends_is_not_thrown_away_for_ever(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(limits, "LINGER_S", 0.05)
+    caller = Caller("/v1/chat/completions")
+    asyncio.run(limits.KeysFirst(reads, ANN)(caller.scope, caller.receive, caller.send))
+    assert caller.status == 401
 
 
 def test_who_asks_before_he_sends_is_not_told_to_go_on() -> None:

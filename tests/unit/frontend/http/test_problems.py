@@ -16,6 +16,8 @@ from omnizmq.frontend import http
 from omnizmq.frontend.http import problems
 from omnizmq.frontend.http.problems import BridgeError
 
+pytestmark = pytest.mark.http
+
 Row = tuple[int, str, bool]
 """Status, code, and whether the client asks again."""
 

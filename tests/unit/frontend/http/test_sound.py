@@ -13,11 +13,12 @@ pytest.importorskip("fastapi", reason="not installed: the extra `http`")
 import soundfile
 from support.sounds import RATE, WITH_AAC, assert_alike, decoded
 
-from omnizmq.errors import InvalidRequestError
 from omnizmq.frontend.http import aac, sound
 from omnizmq.frontend.http.hearing import check_sounds
 from omnizmq.frontend.http.problems import BridgeError
-from omnizmq.frontend.http.sound import Encoder, check_format, formats
+from omnizmq.frontend.http.sound import CHAT, SPEECH, Encoder, formats
+
+pytestmark = pytest.mark.http
 
 WAVE = np.sin(np.cumsum(np.linspace(0.02, 0.3, 2 * RATE))).astype(np.float32) * 0.4
 
@@ -52,11 +53,13 @@ class TestEncoder:
         if sound.takes(format_, rate):
             assert b"".join(pieces_of(format_, streamed=True, rate=rate))
             return
-        others = [{"pcm16": "PCM"}.get(name, name) for name in formats() if sound.takes(name, rate)]
-        with pytest.raises(InvalidRequestError) as caught:
-            pieces_of(format_, streamed=True, rate=rate)
-        told = f"{format_} has no rate of {rate} Hz, which the sound has; formats with it: {', '.join(others)}"
-        assert caught.value.message == told
+        for field in (CHAT, SPEECH):
+            others = [field.said(name) for name in formats() if sound.takes(name, rate)]
+            with pytest.raises(BridgeError) as caught:
+                Encoder(format_, streamed=True, field=field).add(WAVE, rate)
+            told = f"{format_} has no rate of {rate} Hz, which the sound has; formats with it: {', '.join(others)}"
+            assert (caught.value.message, caught.value.param) == (f"{field.name}: {told}", field.name)
+            assert field.pcm in others
 
     def test_what_libsndfile_does_not_take_is_refused(self) -> None:
         for name, (kind, subtype) in sound._ENCODINGS.items():
@@ -87,11 +90,19 @@ class TestEncoder:
     def test_aac_is_there_where_its_package_is(self) -> None:
         assert ("aac" in formats()) == aac.available()
 
-    def test_a_format_that_is_not_made_is_refused_with_those_that_are(self) -> None:
-        with pytest.raises(BridgeError, match=r"audio\.format: sound as 'midi' is not made here; formats are wav, mp3"):
-            check_format("midi", ["wav", "mp3"], "audio.format")
+    def test_a_format_that_is_not_made_is_refused_with_those_that_are(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        with pytest.raises(
+            BridgeError, match=r"audio\.format: sound as 'midi' is not made here; formats are wav, pcm16, fl"
+        ):
+            CHAT.format_of("midi")
+        with pytest.raises(
+            BridgeError, match=r"response_format: sound as 'pcm16' is not made here; .* are wav, pcm, fl"
+        ):
+            SPEECH.format_of("pcm16")
+        assert (SPEECH.format_of("pcm"), CHAT.format_of("pcm16")) == ("pcm16", "pcm16")
+        monkeypatch.setattr(aac, "available", lambda: False)
         with pytest.raises(BridgeError, match="not made here: it needs the package av, which is not installed; form"):
-            check_format("aac", ["wav", "mp3"], "audio.format")
+            CHAT.format_of("aac")
 
 
 def silence(seconds: int, kind: str = "FLAC", rate: int = 8000) -> bytes:
