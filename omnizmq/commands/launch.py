@@ -29,7 +29,9 @@ RECORD_MAX_MIB = 1024
 Say = Callable[[str, dict[str, object]], None]
 
 
-SHIPPED = "csm, csm_tiny, embedded, qwen3_omni, qwen3_omni_one_gpu, qwen3_omni_tiny, synthetic"
+SHIPPED = (
+    "csm, csm_tiny, embedded, qwen3_omni, qwen3_omni_one_gpu, qwen3_omni_tiny, qwen3_omni_tiny_vllm, synthetic, vllm"
+)
 
 
 @click.command()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import json
+import re
 import subprocess
 import sys
 from collections.abc import Callable
@@ -135,6 +136,19 @@ def test_every_shipped_configuration_passes(run: Run, name: str) -> None:
     code, out, err = run(name)
     assert (code, err) == (0, "")
     assert out
+
+
+def test_the_thinker_that_qwen3_omni_offers_instead_is_valid(run: Run, tmp_path: Path) -> None:
+    """What stands there as a comment, in place of the stage above it."""
+    before, _, rest = shipped()["qwen3_omni"].read_text().partition('[[stage]]\nname = "thinker"')
+    _, _, offered = rest.partition("# [[stage]]\n")
+    block, _, after = offered.partition("\n\n")
+    lines = [line.removeprefix("#").removeprefix(" ") for line in block.splitlines() if "python =" not in line]
+    file = tmp_path / "offered.toml"
+    file.write_text("\n".join([before, "[[stage]]", *lines, "", after]))
+    code, out, err = run(str(file))
+    assert (code, err) == (0, "")
+    assert re.search(r"thinker/0 +cuda:0 +vllm\n", out)
 
 
 @pytest.mark.parametrize(
