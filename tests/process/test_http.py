@@ -90,6 +90,13 @@ def test_nobody_is_sent_elsewhere(deployment: Running) -> None:
         ({"<str>": 1}, '"<str>"', '"<str>": is not supported, or unknown'),
         ({"stop": ["a"] * 5}, "stop", "stop: List should have at most 4 items after validation, not 5"),
         ({"stop": 5}, "stop", "stop: a text, or a list of up to 4 texts, was expected"),
+        ({"stop": ""}, "stop", "stop: String should have at least 1 character"),
+        ({"stop": ["a", ""]}, "stop[1]", "stop[1]: String should have at least 1 character"),
+        (
+            {"messages": [{"role": "assistant", "tool_calls": [{"id": "a"}]}]},
+            "messages[0].tool_calls",
+            "messages[0].tool_calls: is not supported, or unknown",
+        ),
         ({"max_tokens": 1 << 63}, "max_tokens", "max_tokens: Input should be less than 9223372036854775808"),
         (
             {"messages": [{"role": "user", "content": [{"type": "file"}]}]},
@@ -116,6 +123,11 @@ def test_what_asks_for_nothing_is_no_obstacle(deployment: Running) -> None:
     with web(deployment) as http:
         answer = http.post("/v1/chat/completions", json={**BODY, **nothing})
         assert answer.json()["choices"][0]["finish_reason"] == "stop"
+        # As OpenAI's API has a message that it answers with.
+        earlier = {"refusal": None, "annotations": [], "tool_calls": [], "function_call": None, "audio": None}
+        messages = [*BODY["messages"], {"role": "assistant", "content": "one", **earlier}, *BODY["messages"]]
+        answer = http.post("/v1/chat/completions", json={**BODY, "messages": messages})
+        assert answer.status_code == 200, answer.text
 
 
 @pytest.mark.parametrize("deployment", [ECHO], indirect=True)

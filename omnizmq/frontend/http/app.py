@@ -95,7 +95,7 @@ def _whole_body(error: dict[str, Any]) -> str:
     if error["type"] == "missing":
         return "there is none"
     if isinstance(error["input"], bytes):  # the framework has not tried to read it
-        return "the header content-type: application/json says that it is one"
+        return "send the header content-type: application/json, which says that it is one"
     return f"it is a {_JSON_NAMES.get(type(error['input']), 'constant')}"
 
 

@@ -325,6 +325,20 @@ class TestLaunchWithoutPackages:
             cli.main()
         assert (done.value.code, capsys.readouterr()) == (2, ("", f"omnizmq launch: --set {setting}: {line}\n"))
 
+    def test_of_a_port_that_an_option_gives_the_option_is_named(
+        self, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    ) -> None:
+        find = importlib.util.find_spec
+        monkeypatch.setattr("importlib.util.find_spec", lambda name: None if name == "uvicorn" else find(name))
+        monkeypatch.setattr(sys, "argv", ["omnizmq", "launch", "--config", "synthetic", "--http", "8091"])
+        with pytest.raises(SystemExit) as done:
+            cli.main()
+        said = (
+            "omnizmq launch: --http 8091: plugins.http: it needs uvicorn, which is not installed: "
+            "run `omnizmq install http`\n"
+        )
+        assert (done.value.code, capsys.readouterr()) == (2, ("", said))
+
     @pytest.mark.parametrize(
         ("missing", "python", "said"),
         [
