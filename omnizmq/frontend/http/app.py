@@ -24,6 +24,7 @@ from omnizmq.frontend.http.problems import ABORTED, BridgeError, body
 from omnizmq.frontend.http.schema import TAGS
 from omnizmq.frontend.http.sending import answered, failed
 from omnizmq.frontend.http.service import Service
+from omnizmq.frontend.http.sites import OwnPages
 from omnizmq.frontend.http.traffic import Counted, Guarded
 from omnizmq.tables import shown
 
@@ -58,6 +59,7 @@ def make(service: Service) -> FastAPI:
     app.add_middleware(BodyLimit, max_bytes=service.settings.max_body_mib << 20)
     app.add_middleware(KeysFirst, keys=service.keys)
     if not service.settings.api_keys:
+        app.add_middleware(OwnPages, origins=service.settings.cors_origins)
         app.add_middleware(LocalHosts, names=[service.settings.host, *service.settings.hosts])
     app.add_middleware(Guarded)
     if service.settings.cors_origins:
