@@ -25,7 +25,7 @@ from omnizmq.frontend.http.schema import TAGS
 from omnizmq.frontend.http.sending import answered, failed
 from omnizmq.frontend.http.service import Service
 from omnizmq.frontend.http.sites import OwnPages
-from omnizmq.frontend.http.traffic import Counted, Guarded
+from omnizmq.frontend.http.traffic import Counted, Guarded, Named
 from omnizmq.tables import shown
 
 
@@ -62,6 +62,7 @@ def make(service: Service) -> FastAPI:
         app.add_middleware(OwnPages, origins=service.settings.cors_origins)
         app.add_middleware(LocalHosts, names=[service.settings.host, *service.settings.hosts])
     app.add_middleware(Guarded)
+    app.add_middleware(Named)
     if service.settings.cors_origins:
         app.add_middleware(Origins, origins=service.settings.cors_origins)
     app.add_middleware(Counted, count=service.metrics.count)

@@ -9,8 +9,8 @@ from collections.abc import Collection
 from starlette.datastructures import Headers
 from starlette.types import ASGIApp, Receive, Scope, Send
 
+from omnizmq.frontend.http.limits import refuse
 from omnizmq.frontend.http.problems import BridgeError
-from omnizmq.frontend.http.sending import failed
 from omnizmq.tables import shown
 
 _READING = ("GET", "HEAD", "OPTIONS")
@@ -30,7 +30,7 @@ class OwnPages:
             return
         whose = f"of {shown(headers['origin'])} " if "origin" in headers else ""
         text = f"a page {whose}that is not the bridge's own asks this: plugins.http.cors_origins has those that may"
-        await failed(BridgeError(403, "forbidden_origin", text))(scope, receive, send)
+        await refuse(BridgeError(403, "forbidden_origin", text), scope, receive, send)
 
     def _takes(self, headers: Headers) -> bool:
         """`Sec-Fetch-Site` is the browser's own word, and no page can write it; older browsers have `Origin` alone."""
