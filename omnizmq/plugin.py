@@ -3,7 +3,8 @@
 A plugin is an `async` function of a `PluginContext`, found by the entry-point group `omnizmq.plugins` and started for
 each `[plugins.NAME]` of a configuration. It connects as a client like any other. It ends with its deployment (F6), and
 is started again when it ends by itself. A module that has a function `check_options(options)` beside it lets
-`omnizmq check` find a wrong option before anything starts: that raises `ConfigError`, and has to be cheap to import.
+`omnizmq check` find a wrong option before anything starts: that raises `ConfigError`, and has to be cheap to import. It
+may return all options, defaults filled in, as `check` shows them.
 `check_stages(options, stages)` does the same for options that name stages; it is given the names that there are. One
 that has `check_start(options)` lets `omnizmq launch` find, before models are loaded, what would keep it from
 starting here and now: that raises `LaunchError` as well.

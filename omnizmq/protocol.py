@@ -55,9 +55,14 @@ Param = Value | list[bool | int | float | str | None] | dict[str, bool | int | f
 # --- Ids (I1, I3) --------------------------------------------------------------------------------------------------
 
 
+def is_external_id(external_id: object) -> bool:
+    """Whether a caller may call a request so: 1 to 128 printable ASCII characters without spaces."""
+    return isinstance(external_id, str) and _EXTERNAL_ID.fullmatch(external_id) is not None
+
+
 def check_external_id(external_id: str) -> str:
     """The id itself, or `InvalidRequestError`: 1 to 128 printable ASCII characters without spaces."""
-    if isinstance(external_id, str) and _EXTERNAL_ID.fullmatch(external_id):
+    if is_external_id(external_id):
         return external_id
     shown = repr(external_id)
     shown = shown if len(shown) <= 40 else shown[:40] + "…"

@@ -64,19 +64,26 @@ def examine(file: str, sets: tuple[str, ...] = ()) -> dict[str, Any]:
         "edges": [{"from": edge.source, "to": edge.target, "mode": edge.mode} for edge in config.edge],
         "memory": memory.document(config, found),
         "engines": found.engines,
-        "plugins": found_plugins,
-        "notes": list(_notes(pipeline, found)),
-        "values": configuration.effective(config),
+        "plugins": [{key: one[key] for key in ("plugin", "entry_point", "missing")} for one in found_plugins],
+        "notes": list(_notes(pipeline, found, found_plugins)),
+        "values": configuration.effective(config)
+        | {"plugins": {one["plugin"]: one["options"] for one in found_plugins}},
     }
 
 
-def _notes(pipeline: Pipeline, found: Found) -> Iterator[str]:
+def _notes(pipeline: Pipeline, found: Found, plugins: list[dict[str, Any]]) -> Iterator[str]:
+    from omnizmq.commands import packages
+
     needed = pipeline.plan(None).names
     for stage in pipeline.stages:
         if stage.name not in needed:
             yield f"stage {stage.name} never runs: no final stage depends on it"
     for line in dict.fromkeys(found.absent.values()):
         yield f"{line}; so its memory is not checked, and `launch` would refuse it on this machine"
+    for one in plugins:
+        if one["missing"]:
+            line = packages.refusal(f"plugins.{one['plugin']}: it", one["missing"])
+            yield f"{line}; so `launch` would refuse it on this machine"
     replicas = (f"{stage.name}/{n}" for stage in pipeline.stages for n in range(stage.replicas))
     yield from dict.fromkeys(note for one in replicas if one in found.needs for note in found.needs[one].notes)
 

@@ -70,7 +70,7 @@ def launch(
         raise click.UsageError(f"--record-max-mib {record_max_mib} goes with --record FILE: nothing is recorded")
     say = _forgiving(_events if owned else (_json_lines if as_json else _plain_lines))
     try:
-        config = _load(config_path, sets if http_port is None else (*sets, f"plugins.http.port={http_port}"))
+        config = _load(config_path, sets, http_port)
         recording = None if record is None else (record, record_max_mib or RECORD_MAX_MIB)
         status = loop.run(_serve(config, name or config.name, say, owned, recording))
     except OmnizmqError as error:
@@ -81,7 +81,7 @@ def launch(
     sys.exit(status)
 
 
-def _load(path: str, sets: tuple[str, ...]) -> Config:
+def _load(path: str, sets: tuple[str, ...], http_port: int | None) -> Config:
     """What `omnizmq check` finds wrong is found before anything is started."""
     if sys.platform != "linux":
         raise LaunchError(f"a deployment runs on Linux, not on {sys.platform}; clients run anywhere")
@@ -92,7 +92,13 @@ def _load(path: str, sets: tuple[str, ...]) -> Config:
         memory.must_start_here(config)
         plugins.must_start_here(config)
 
-    return config.load(path, sets, judge=judge)
+    if http_port is None:
+        return config.load(path, sets, judge=judge)
+    port = f"plugins.http.port={http_port}"
+    try:
+        return config.load(path, (*sets, port), judge=judge)
+    except ConfigError as error:
+        raise ConfigError(error.message.replace(f"--set {port}:", f"--http {http_port}:", 1)) from None
 
 
 async def _serve(config: Config, name: str, say: Say, owned: bool, recording: tuple[Path, int] | None) -> int:

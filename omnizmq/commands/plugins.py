@@ -10,7 +10,8 @@ if TYPE_CHECKING:
 
 
 def look(config: Config) -> list[dict[str, Any]]:
-    """Each configured plugin: where it is found, and which packages it lacks.
+    """Each configured plugin: where it is found, which packages it lacks, and its options, defaults filled in where it
+    says them.
 
     Raises `ConfigError` for one that is not installed, or a wrong option.
     """
@@ -43,14 +44,16 @@ def _examined(name: str, options: dict[str, Any], hooks: Mapping[str, tuple[Any,
     entry = entry_of(name)
     packages, has = stated_in(entry.module)
     missing = sorted(package for package in packages if find_spec(package) is None)
+    said: dict[str, Any] = {}
     for hook, more in hooks.items():
         if hook not in has or missing:
             continue
         try:
-            getattr(import_module(entry.module), hook)(options, *more)
+            said[hook] = getattr(import_module(entry.module), hook)(options, *more)
         except OmnizmqError:
             raise
         except Exception as error:
             problem = f"its options cannot be checked: {type(error).__name__}: {error}"
             raise ConfigError(f"plugins.{name}: {problem}") from error
-    return {"plugin": name, "entry_point": entry.value, "missing": missing}
+    every = said.get("check_options") or options
+    return {"plugin": name, "entry_point": entry.value, "missing": missing, "options": every}

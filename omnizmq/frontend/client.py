@@ -160,17 +160,22 @@ class AsyncClient:
         affinity: str | None = None,
         output_kind: OutputKind = "delta",
         traceparent: str | None = None,
+        submitted: Callable[[str, str], None] | None = None,
     ) -> AsyncGenerator[RequestOutput, None]:
         """Outputs as they come, then the terminal (`finished`), which carries no content.
 
         `request_id` is the external id; one is made when it is None. `params` maps a stage to its sampling parameters.
         `traceparent` is the caller's span, as in W3C Trace Context: the request's own spans hang below it.
+        `submitted` is told the request's id and its external one when it is about to go out: what is aborted by them
+        later, also before its first output, is this request.
         Raises an `OmnizmqError` for a refusal and for a request that failed; an abort is no error.
         """
         submit = self._submission(
             prompt, modalities, params, request_id, deadline_s, priority, affinity, output_kind, traceparent
         )
         rid = submit.request_id
+        if submitted is not None:
+            submitted(rid, submit.external_id)
         self._table.open(rid, submit.external_id, output_kind)
         try:
             self._send(submit)

@@ -132,11 +132,19 @@ class ThreadedEngine(Engine, Protocol):
     A request for which a step could do nothing, whose input is complete and which makes nothing counts as silent, and
     ends after its edge's `input_timeout_s` (R4); one that waits for more input gives its place to others (B1). With one
     more method such an engine says of which requests that would be wrong. It calls `wake` when that changes.
+
+    An engine that is at work on a request whose silence would be a fault all the same says that by a second method:
+    what is shown of it is true then, and a computation that hangs still ends by its limit.
+
+    These methods alone are called from other threads too, to look: they must only read.
     """
 
     def busy_with(self, request_id: str) -> bool:
-        """Whether the request is queued or computed inside although `has_work` is False: its silence is no fault. This
-        method alone is called from other threads too, to look: it must only read."""
+        """Whether the request is queued or computed inside although `has_work` is False: its silence is no fault."""
+
+    def at_work_on(self, request_id: str) -> bool:
+        """Whether the request is queued or computed inside. To be shown alone; without this method it is what
+        `busy_with` says."""
 
 
 class RingMemory(Protocol):

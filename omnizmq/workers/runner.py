@@ -63,6 +63,7 @@ class EngineRunner:
         self._state: tuple[str, int] = ("idle", clock_ns())
         self._engine = engine
         self._busy_with = getattr(engine, "busy_with", None)
+        self._inside = getattr(engine, "at_work_on", self._busy_with)
         self._clock_ns = clock_ns
         self._called_for: Collection[str] = ()  # while the engine is in a method: for which requests
         self._requests: dict[str, _Held] = {}
@@ -72,7 +73,7 @@ class EngineRunner:
         """`stepping`, `idle`, or `computing` (not in a step, and at work in threads of its own), and since when. Read
         from any thread."""
         state, since_ns = self._state
-        if state == "idle" and any(map(self._seems_busy, list(self._requests))):
+        if state == "idle" and any(map(self._is_inside, list(self._requests))):
             return "computing", since_ns
         return state, since_ns
 
@@ -82,7 +83,7 @@ class EngineRunner:
         queued or computed inside. Read from any thread."""
         if self._state[0] == "stepping":
             return frozenset(self._called_for)
-        return frozenset(filter(self._seems_busy, list(self._requests)))
+        return frozenset(filter(self._is_inside, list(self._requests)))
 
     def obey(self, command: EngineCommand) -> list[EngineEvent]:
         if isinstance(command, AddToEngine):
@@ -129,11 +130,11 @@ class EngineRunner:
         return self._leave(events) or None
 
     def _at_work(self, running: Sequence[str], ready: Collection[str]) -> list[str]:
-        """Of those that run, which the engine begins with: they go into their first step, or it is busy with them."""
+        """Of those that run, which the engine begins with: they go into their first step, or it is at work on them."""
         begun = []
         for engine_id in running:
             held = self._requests.get(engine_id)
-            if held is not None and not held.ran and (engine_id in ready or self._seems_busy(engine_id)):
+            if held is not None and not held.ran and (engine_id in ready or self._is_inside(engine_id)):
                 held.ran = True
                 begun.append(engine_id)
         return begun
@@ -195,10 +196,10 @@ class EngineRunner:
     def _is_busy(self, engine_id: str) -> bool:
         return self._busy_with is not None and bool(self._busy_with(engine_id))
 
-    def _seems_busy(self, engine_id: str) -> bool:
+    def _is_inside(self, engine_id: str) -> bool:
         """To look at, from any thread: nobody waits for it, so it fails no request."""
         try:
-            return self._is_busy(engine_id)
+            return self._inside is not None and bool(self._inside(engine_id))
         except BaseException:  # noqa: BLE001 (F1: an engine may raise anything)
             return False
 

@@ -150,6 +150,17 @@ def test_deltas_go_to_the_caller_and_to_every_consumer(thinker: Thinker) -> None
     assert usage["prompt_tokens"] > usage["cached_tokens"] > 100
 
 
+def test_t1_r4_between_two_tokens_it_is_at_work_and_its_silence_counts(thinker: Thinker) -> None:
+    thinker.add("one", "Write a long story about the sea.", temperature=1.0, seed=1, max_tokens=60)
+    between = [
+        (thinker.engine.at_work_on("one"), thinker.engine.busy_with("one"))
+        for output in thinker.outputs("one")
+        if output.content and not output.ended
+    ]
+    assert (True, False) in between
+    assert not thinker.engine.at_work_on("one"), "it has ended"
+
+
 def test_the_first_token_comes_soon_after_the_start(thinker: Thinker) -> None:
     thinker.add("one", "Name three fruits.")
     start = time.monotonic()
@@ -285,6 +296,7 @@ class TestAbort:
         for _ in range(8):
             assert thinker.text("What is the capital of France?") == "The capital of France is Paris."
         assert len(running()) == 1
+        assert not thinker.engine.at_work_on("parked")
         (output,) = thinker.engine.abort("parked")
         assert 0 < output.usage["completion_tokens"] <= QUEUED_DELTAS + 1
         assert thinker.seconds_until_idle() < 0.5

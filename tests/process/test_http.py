@@ -90,6 +90,13 @@ def test_nobody_is_sent_elsewhere(deployment: Running) -> None:
         ({"<str>": 1}, '"<str>"', '"<str>": is not supported, or unknown'),
         ({"stop": ["a"] * 5}, "stop", "stop: List should have at most 4 items after validation, not 5"),
         ({"stop": 5}, "stop", "stop: a text, or a list of up to 4 texts, was expected"),
+        ({"stop": ""}, "stop", "stop: String should have at least 1 character"),
+        ({"stop": ["a", ""]}, "stop[1]", "stop[1]: String should have at least 1 character"),
+        (
+            {"messages": [{"role": "assistant", "tool_calls": [{"id": "a"}]}]},
+            "messages[0].tool_calls",
+            "messages[0].tool_calls: is not supported, or unknown",
+        ),
         ({"max_tokens": 1 << 63}, "max_tokens", "max_tokens: Input should be less than 9223372036854775808"),
         (
             {"messages": [{"role": "user", "content": [{"type": "file"}]}]},
@@ -116,6 +123,11 @@ def test_what_asks_for_nothing_is_no_obstacle(deployment: Running) -> None:
     with web(deployment) as http:
         answer = http.post("/v1/chat/completions", json={**BODY, **nothing})
         assert answer.json()["choices"][0]["finish_reason"] == "stop"
+        # As OpenAI's API has a message that it answers with.
+        earlier = {"refusal": None, "annotations": [], "tool_calls": [], "function_call": None, "audio": None}
+        messages = [*BODY["messages"], {"role": "assistant", "content": "one", **earlier}, *BODY["messages"]]
+        answer = http.post("/v1/chat/completions", json={**BODY, "messages": messages})
+        assert answer.status_code == 200, answer.text
 
 
 @pytest.mark.parametrize("deployment", [ECHO], indirect=True)
@@ -143,18 +155,55 @@ def test_a_page_of_a_named_origin_may_ask_and_read_the_headers(deployment: Runni
     allowed, exposed = "access-control-allow-origin", "access-control-expose-headers"
     asking = {"access-control-request-method": "POST", "access-control-request-headers": "authorization,x-request-id"}
     with web(deployment) as http:
-        for origin, status in (("https://example.org", 200), ("https://example.com", 400)):
+        for origin, statuses in (("https://example.org", (200, 200, 400)), ("https://example.com", (400, 403, 403))):
             before = http.options("/v1/chat/completions", headers={"origin": origin, **asking})
             answer = http.post("/v1/chat/completions", json=BODY, headers={"origin": origin})
             refused = http.post("/v1/chat/completions", json={}, headers={"origin": origin})
-            assert (before.status_code, answer.status_code, refused.status_code) == (status, 200, 400)
-            told = origin if status == 200 else None
+            assert (before.status_code, answer.status_code, refused.status_code) == statuses
+            told = origin if statuses[0] == 200 else None
             assert {one.headers.get(allowed) for one in (before, answer, refused)} == {told}
             assert "origin" in before.headers["vary"].lower()
             if not told:
                 assert error_of(before) == (400, "invalid_request", "a page may not ask this: Disallowed CORS origin")
             if told:
                 assert answer.headers[exposed] == "x-request-id, x-should-retry, retry-after"
+
+
+OWN, OTHERS = "http://localhost:8091", "http://localhost:3000"
+PAGES: list[tuple[dict[str, str], int]] = [
+    ({}, 200),
+    ({"origin": OWN}, 200),
+    ({"origin": OWN, "sec-fetch-site": "same-origin"}, 200),
+    ({"origin": "https://in-front.example.org", "sec-fetch-site": "same-origin"}, 200),
+    ({"sec-fetch-site": "none"}, 200),
+    ({"origin": OTHERS}, 403),
+    ({"origin": "null"}, 403),
+    ({"origin": OTHERS, "sec-fetch-site": "same-site"}, 403),
+    ({"origin": "https://example.org", "sec-fetch-site": "cross-site"}, 403),
+    ({"sec-fetch-site": "cross-site"}, 403),
+    ({"origin": OWN, "sec-fetch-site": "cross-site"}, 403),
+]
+
+
+@pytest.mark.parametrize("deployment", [ECHO], indirect=True)
+def test_without_keys_no_page_of_another_site_changes_anything(deployment: Running) -> None:
+    """A browser sends such a request without asking first, whatever the page may read of the answer."""
+    with web(deployment, host="localhost:8091") as http:
+        for headers, status in PAGES:
+            answer = http.post("/v1/chat/completions", json=BODY, headers=headers)
+            abort = http.post("/v1/requests/x/abort", headers=headers)
+            assert (answer.status_code, abort.status_code == 403) == (status, status == 403), headers
+            if status == 403:
+                assert error_of(answer)[1] == "forbidden_origin"
+                assert "plugins.http.cors_origins" in error_of(answer)[2]
+            assert http.get("/v1/models", headers=headers).status_code == 200
+    assert eventually(deployment.idle)
+
+
+@pytest.mark.parametrize("deployment", [(*ECHO, 'plugins.http.cors_origins=["*"]')], indirect=True)
+def test_where_every_origin_may_ask_any_page_may(deployment: Running) -> None:
+    with web(deployment, origin="null", **{"sec-fetch-site": "cross-site"}) as http:
+        assert http.post("/v1/chat/completions", json=BODY).status_code == 200
 
 
 @pytest.mark.parametrize("deployment", [(*ECHO, "plugins.http.max_body_mib=1")], indirect=True)

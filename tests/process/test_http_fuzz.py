@@ -191,7 +191,9 @@ def test_what_is_wrong_of_a_broken_body_is_said(deployment: Running) -> None:
             answer = http.post(CHAT, content=BROKEN[name], headers={"content-type": "application/json"})
             assert answer.json()["error"]["message"] == message
         answer = http.post(CHAT, content=TEXT, headers={"content-type": "text/plain"})
-        expected = "the body is no JSON object: the header content-type: application/json says that it is one"
+        expected = (
+            "the body is no JSON object: send the header content-type: application/json, which says that it is one"
+        )
         assert answer.json()["error"]["message"] == expected
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import httpx
@@ -55,6 +56,41 @@ def test_one_that_cannot_be_fed_a_text_says_so(deployment: Running) -> None:
         assert error["message"].startswith("this deployment cannot say it: thinker: ")
         assert "say" in error["message"].partition("thinker: ")[2]
         assert error["param"] == "input"
+    assert eventually(deployment.idle)
+
+
+VOICES = 'plugins.http.voices=["nova"]'
+
+
+@pytest.mark.parametrize(
+    ("deployment", "body", "setting", "stage"),
+    [
+        ((*TONES, VOICES), {}, 'plugins.http.voice_to = "talker.speaker"', "talker"),
+        ((*TONES, VOICES), {"voice": "nova"}, 'plugins.http.voice_to = "talker.speaker"', "talker"),
+        ((*TONES, VOICES, "plugins.http.voice_to=talker.seed"), {}, 'plugins.http.voices: "nova"', "talker"),
+        ((*TONES, "plugins.http.speech_to=thinker.nope"), {}, 'plugins.http.speech_to = "thinker.nope"', "thinker"),
+        (
+            (*TONES, "plugins.http.speed_to=code2wav.speed"),
+            {"speed": 2},
+            'plugins.http.speed_to = "code2wav.speed"',
+            "code2wav",
+        ),
+    ],
+    indirect=["deployment"],
+)
+def test_a_setting_that_a_stage_does_not_take_is_named_and_no_fault_of_the_callers(
+    deployment: Running, body: dict[str, Any], setting: str, stage: str, home: Path
+) -> None:
+    with web(deployment) as http:
+        answers = [http.post("/v1/audio/speech", json={**BODY, **body}) for _ in range(2)]
+        for answer in answers:
+            error = answer.json()["error"]
+            assert (answer.status_code, error["code"], error["param"]) == (500, "misconfigured", None)
+            assert error["message"].startswith(f"{setting}: {stage}: ")
+            assert answer.headers["x-should-retry"] == "false"
+            assert answer.headers["x-request-id"]
+    (log,) = home.rglob("http.log")
+    assert log.read_text().count(f"{setting}: {stage}: ") == 1
     assert eventually(deployment.idle)
 
 

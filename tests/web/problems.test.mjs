@@ -2,6 +2,8 @@
 
 import assert from "node:assert/strict";
 import { createHash } from "node:crypto";
+import { once } from "node:events";
+import { createServer } from "node:http";
 import { after, before, describe, test } from "node:test";
 
 import { opened, paged } from "./browser.mjs";
@@ -107,6 +109,32 @@ describe("a deployment with keys and room for one", () => {
     assert.equal(await page.locator("#problem").isVisible(), false);
     await closed(page);
   });
+});
+
+test("a page of another site cannot end a request", async () => {
+  const deployment = await launched("synthetic", SLOW);
+  const site = createServer((_, answer) => answer.setHeader("content-type", "text/html").end("<p>another site</p>"));
+  try {
+    await once(site.listen(0, "127.0.0.1"), "listening");
+    const page = await paged(browser, deployment.url);
+    await ask(page, WORDS);
+    await page.waitForFunction(() => document.querySelector(".turn.assistant")?.textContent.includes("word word"));
+    const status = await (await fetch(`${deployment.url}/v1/deployment`)).json();
+    const other = await paged(browser, `http://localhost:${site.address().port}`);
+    const abort = `${deployment.url}/v1/requests/${status.slowest[0].request_id}/abort`;
+    const [answer] = await Promise.all([
+      other.waitForEvent("response"),
+      other.evaluate((url) => fetch(url, { method: "POST", mode: "no-cors" }).then(() => {}), abort),
+    ]);
+    assert.equal(answer.status(), 403);
+    await page.locator("#stop").click();
+    await page.waitForFunction(() => document.getElementById("status").textContent === "Stopped.");
+    await other.close();
+    await closed(page);
+  } finally {
+    site.close();
+    await deployment.stop();
+  }
 });
 
 test("a request that fails in its middle: what had come stays, and why it failed is said", async () => {

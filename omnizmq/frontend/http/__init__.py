@@ -11,6 +11,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+import msgspec
+
 from omnizmq.frontend.http.listening import listening
 from omnizmq.frontend.http.settings import Settings
 from omnizmq.plugin import PluginContext
@@ -18,9 +20,10 @@ from omnizmq.plugin import PluginContext
 PACKAGES = ("fastapi", "uvicorn", "prometheus_client")
 
 
-def check_options(options: dict[str, Any]) -> None:
-    """Raises `ConfigError`."""
-    Settings.of(options)
+def check_options(options: dict[str, Any]) -> dict[str, Any]:
+    """All of them, defaults filled in. Raises `ConfigError`."""
+    every: dict[str, Any] = msgspec.to_builtins(Settings.of(options))
+    return every
 
 
 def check_stages(options: dict[str, Any], stages: Sequence[str]) -> None:

@@ -17,6 +17,9 @@ from omnizmq.frontend.output import RequestOutput
 
 Usage = Mapping[str, Mapping[str, int | float]]
 
+CHAT_ID = "chatcmpl-"
+"""Stands before the request's id in that of a chat answer, as OpenAI's API has it."""
+
 EXPIRES_S = 3600
 """How long an answer's sound can be named in a later turn."""
 
@@ -33,7 +36,7 @@ class Head:
 
     @property
     def audio_id(self) -> str:
-        return f"audio_{self.id.removeprefix('chatcmpl-')}"
+        return f"audio_{self.id.removeprefix(CHAT_ID)}"
 
     @property
     def expires_at(self) -> int:

@@ -24,7 +24,8 @@ from omnizmq.frontend.http.problems import ABORTED, BridgeError, body
 from omnizmq.frontend.http.schema import TAGS
 from omnizmq.frontend.http.sending import answered, failed
 from omnizmq.frontend.http.service import Service
-from omnizmq.frontend.http.traffic import Counted, Guarded
+from omnizmq.frontend.http.sites import OwnPages
+from omnizmq.frontend.http.traffic import Counted, Guarded, Named
 from omnizmq.tables import shown
 
 
@@ -58,8 +59,10 @@ def make(service: Service) -> FastAPI:
     app.add_middleware(BodyLimit, max_bytes=service.settings.max_body_mib << 20)
     app.add_middleware(KeysFirst, keys=service.keys)
     if not service.settings.api_keys:
+        app.add_middleware(OwnPages, origins=service.settings.cors_origins)
         app.add_middleware(LocalHosts, names=[service.settings.host, *service.settings.hosts])
     app.add_middleware(Guarded)
+    app.add_middleware(Named)
     if service.settings.cors_origins:
         app.add_middleware(Origins, origins=service.settings.cors_origins)
     app.add_middleware(Counted, count=service.metrics.count)
@@ -95,7 +98,7 @@ def _whole_body(error: dict[str, Any]) -> str:
     if error["type"] == "missing":
         return "there is none"
     if isinstance(error["input"], bytes):  # the framework has not tried to read it
-        return "the header content-type: application/json says that it is one"
+        return "send the header content-type: application/json, which says that it is one"
     return f"it is a {_JSON_NAMES.get(type(error['input']), 'constant')}"
 
 

@@ -49,18 +49,39 @@ SPEED = "talker.speed"
 
 
 @dataclass(frozen=True)
+class Setting:
+    """Of `[plugins.http]`: which has a stage's parameter named, and which has its value, where one has."""
+
+    name: str
+    value: str | None = None
+
+
+@dataclass(frozen=True)
 class Asked:
-    """What `generate` is called with. `fields` of the body are what these parameters of stages came from."""
+    """What `generate` is called with. `fields` of the body are what these parameters of stages came from, `settings`
+    say of some why they are there."""
 
     prompt: list[dict[str, Any]]
     modalities: list[str]
     params: dict[str, dict[str, Any]]
     fields: dict[tuple[str, str], str]
+    settings: dict[tuple[str, str], Setting]
 
     def field_of(self, error: OmnizmqError) -> str | None:
         """Which the stage does not take, as far as its words tell: engines say `parameter NAME`."""
         named = re.search(r"\bparameter '?(\w+)", error.message)
         return self.fields.get((error.stage or "", named[1])) if named else None
+
+    def setting_of(self, error: OmnizmqError) -> str | None:
+        """Which is wrong, as far as the stage's words tell: it does not know the parameter, or refuses the value."""
+        for (stage, name), setting in self.settings.items():
+            if stage != error.stage:
+                continue
+            if re.search(rf"\bparameter {name} is unknown|\bunknown parameter '{name}'", error.message):
+                return setting.name
+            if setting.value is not None and re.search(rf"\b{name}\b", error.message):
+                return setting.value
+        return None
 
 
 class Params:
@@ -69,8 +90,9 @@ class Params:
     def __init__(self, given: dict[str, dict[str, Any]]) -> None:
         self.values = {stage: dict(values) for stage, values in given.items()}
         self.fields = {(stage, name): f"params.{stage}.{name}" for stage, values in given.items() for name in values}
+        self.settings: dict[tuple[str, str], Setting] = {}
 
-    def put(self, target: str, value: Any, field: str) -> None:
+    def put(self, target: str, value: Any, field: str, setting: Setting | None = None) -> None:
         """`target`: as in "STAGE.PARAMETER"; `field`: of the body. Raises `BridgeError` for what there is already."""
         stage, _, name = target.partition(".")
         values = self.values.setdefault(stage, {})
@@ -78,11 +100,16 @@ class Params:
             raise _bad(f"{name} is given twice: as {field} and in params.{stage}", field)
         values[name] = value
         self.fields[stage, name] = field
+        if setting is not None:
+            self.settings[stage, name] = setting
 
-    def put_default(self, target: str, value: Any) -> None:
+    def put_default(self, target: str, value: Any, setting: Setting) -> None:
         """Unless there is one."""
         stage, _, name = target.partition(".")
-        self.values.setdefault(stage, {}).setdefault(name, value)
+        values = self.values.setdefault(stage, {})
+        if name not in values:
+            values[name] = value
+            self.settings[stage, name] = setting
 
 
 class Asking:
@@ -120,7 +147,7 @@ class Asking:
         if body.audio is not None:
             CHAT.format_of(body.audio.format)
             self._voice(params, body.audio.voice, "audio.voice")
-        return Asked(prompt, wanted, params.values, params.fields)
+        return Asked(prompt, wanted, params.values, params.fields, params.settings)
 
     def speech(self, body: SpeechBody) -> Asked:
         """Raises `BridgeError`."""
@@ -132,14 +159,15 @@ class Asking:
         params = self._params(body.params)
         say = self._settings.speech_to or (f"{self.text_stage}.say" if self.text_stage else "prompt")
         if say != "prompt":
-            params.put(say, body.input, "input")
+            params.put(say, body.input, "input", _set("speech_to", self._settings.speech_to))
         if body.speed != 1:
             target = self._settings.speed_to or SPEED
             if target.partition(".")[0] not in self._stages:
                 raise _bad("speed: this deployment speaks at its own, 1", "speed")
-            params.put(target, body.speed, "speed")
+            params.put(target, body.speed, "speed", _set("speed_to", self._settings.speed_to))
         self._voice(params, body.voice, "voice")
-        return Asked([{"role": "user", "content": body.input}], ["audio"], params.values, params.fields)
+        prompt = [{"role": "user", "content": body.input}]
+        return Asked(prompt, ["audio"], params.values, params.fields, params.settings)
 
     def check_model(self, name: str) -> None:
         """Raises `BridgeError`."""
@@ -153,12 +181,15 @@ class Asking:
         voices = self._settings.voices
         chosen = next((known for known in voices if known.lower() == name.lower()), None)
         if chosen is not None:
-            params.put(self._settings.voice_to, chosen, where)
+            params.put(self._settings.voice_to, chosen, where, self._voice_setting(chosen))
         elif name.lower() not in OPENAI_VOICES:
             known = f"voices are {', '.join(voices)}, and " if voices else "the one voice is "
             raise _bad(f"there is no voice {quoted(name)}; {known}'default'", where)
         elif voices:
-            params.put_default(self._settings.voice_to, voices[0])
+            params.put_default(self._settings.voice_to, voices[0], self._voice_setting(voices[0]))
+
+    def _voice_setting(self, voice: str) -> Setting:
+        return Setting(f'plugins.http.voice_to = "{self._settings.voice_to}"', f'plugins.http.voices: "{voice}"')
 
     def _wanted(self, body: ChatBody) -> list[str]:
         """Text comes along with sound: it is the transcript."""
@@ -243,3 +274,8 @@ def _decoded(text: str, where: str) -> bytes:
 
 def _bad(message: str, param: str) -> BridgeError:
     return BridgeError(400, "invalid_request", message, param)
+
+
+def _set(key: str, target: str) -> Setting | None:
+    """None: it is not set, and the stage was found out."""
+    return Setting(f'plugins.http.{key} = "{target}"') if target else None

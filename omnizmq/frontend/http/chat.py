@@ -12,7 +12,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from omnizmq.frontend.http import coding
-from omnizmq.frontend.http.answer import Head, Streamed, Whole
+from omnizmq.frontend.http.answer import CHAT_ID, Head, Streamed, Whole
 from omnizmq.frontend.http.asking import Asked
 from omnizmq.frontend.http.coding import taken
 from omnizmq.frontend.http.described import GENERATING, HEADERS, refusals
@@ -102,7 +102,7 @@ class _Answer:
         yield DONE
 
     def _head(self, first: RequestOutput) -> Head:
-        return Head(f"chatcmpl-{first.request_id}", self._service.model, now(), self._service.asking.text_stage)
+        return Head(f"{CHAT_ID}{first.request_id}", self._service.model, now(), self._service.asking.text_stage)
 
     def _keep(self, head: Head, transcript: str) -> None:
         if self._encoder is not None:

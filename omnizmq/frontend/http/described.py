@@ -25,7 +25,7 @@ class ErrorBody(BaseModel):
 _MEANS = {
     400: "The request cannot be meant, or the deployment cannot do that.",
     401: "No valid API key.",
-    403: "Without API keys: the request names another machine as its host.",
+    403: "Without API keys: the request names another machine as its host, or is of another site's page.",
     404: "There is no such model, request or earlier sound.",
     408: "The body did not come in time.",
     413: "The body or the prompt is too large, or its sounds are too long.",

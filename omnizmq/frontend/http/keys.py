@@ -18,6 +18,11 @@ KEPT_IDS = 65536
 """Names of requests that are remembered; the oldest are forgotten, and then nobody's."""
 
 
+def unknown(id_: str) -> BridgeError:
+    """Of a request that there is not, or is somebody else's."""
+    return BridgeError(404, "not_found", f"no request {quoted(id_)}")
+
+
 class Keys:
     """`owner` is the name of a key."""
 
@@ -74,7 +79,7 @@ class Keys:
         if not self._keys:
             return id_
         if not self.owns(owner, id_):
-            raise BridgeError(404, "not_found", f"no request {quoted(id_)}")
+            raise unknown(id_)
         return self._requests[owner, id_]
 
     def owns(self, owner: str, id_: str) -> bool:

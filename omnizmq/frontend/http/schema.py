@@ -49,8 +49,11 @@ _MEANS_NOTHING: dict[str, tuple[Any, ...]] = {
     "store": (False,),
     "service_tier": ("auto", "default"),
     "instructions": ("",),
+    "tool_calls": ([],),
+    "annotations": ([],),
 }
-"""Fields that are not supported, and the values that ask for nothing: clients send some of them unasked."""
+"""Fields of a body or a message that are not supported, and the values that ask for nothing: clients send some of them
+unasked, and OpenAI's own answers, which become messages, have others."""
 
 
 class Strict(BaseModel):
@@ -64,8 +67,8 @@ class Strict(BaseModel):
         return {key: value for key, value in given.items() if value is not None} if isinstance(given, dict) else given
 
 
-class Body(Strict):
-    """Of a request."""
+class Lenient(Strict):
+    """A field that asks for nothing is as if it were not there."""
 
     @model_validator(mode="before")
     @classmethod
@@ -77,6 +80,10 @@ class Body(Strict):
             for key, value in given.items()
             if not any(_same(value, nothing) for nothing in _MEANS_NOTHING.get(key, ()))
         }
+
+
+class Body(Lenient):
+    """Of a request."""
 
     @model_validator(mode="before")
     @classmethod
@@ -163,7 +170,7 @@ class EarlierAudio(Strict):
     transcript: str | None = None
 
 
-class Message(Strict):
+class Message(Lenient):
     role: Literal["system", "developer", "user", "assistant"]
     content: Content | None = None
     name: str | None = None
@@ -182,8 +189,9 @@ VoiceName = Annotated[
         custom_error_message="a name, or an object with an id, was expected",
     ),
 ]
+StopText = Annotated[str, Field(min_length=1)]
 Stop = Annotated[
-    Annotated[str, Tag("<str>")] | Annotated[list[str], Field(max_length=4), Tag("<list>")],
+    Annotated[StopText, Tag("<str>")] | Annotated[list[StopText], Field(max_length=4), Tag("<list>")],
     Discriminator(
         lambda stop: {str: "<str>", list: "<list>"}.get(type(stop)),
         custom_error_type="no_stop",
@@ -202,7 +210,13 @@ class StreamOptions(Strict):
     include_obfuscation: Annotated[Literal[False], Field(description="Events are not padded.")] = False
 
 
-Tokens = Annotated[int, Field(ge=1, lt=1 << 63)]
+Tokens = Annotated[int, Field(ge=1, lt=1 << 63, description="The stages that come with omnizmq take up to 1048576.")]
+Seed = Annotated[
+    int,
+    Field(
+        ge=-(1 << 63), lt=1 << 63, description="The stages that come with omnizmq take 0 to 4294967294, some one more."
+    ),
+]
 
 
 class SpeechBody(Body):
@@ -231,7 +245,7 @@ class ChatBody(Body):
     temperature: Annotated[float, Field(ge=0, le=2)] | None = None
     top_p: Annotated[float, Field(gt=0, le=1)] | None = None
     stop: Stop | None = None
-    seed: Annotated[int, Field(ge=-(1 << 63), lt=1 << 63)] | None = None
+    seed: Seed | None = None
     user: Annotated[str | None, Field(description="Has no effect.")] = None
     metadata: Annotated[dict[str, str], Field(max_length=16, description="Comes back with a whole answer.")] | None = (
         None

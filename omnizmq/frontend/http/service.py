@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import re
 import time
 from collections.abc import AsyncGenerator, Iterator
@@ -12,7 +13,7 @@ from typing import Any
 
 from starlette.requests import Request
 
-from omnizmq.errors import InvalidRequestError, OmnizmqError, RouterLostError
+from omnizmq.errors import InvalidRequestError, RouterLostError
 from omnizmq.frontend.client import AsyncClient
 from omnizmq.frontend.http.asking import Asked, Asking
 from omnizmq.frontend.http.keys import Keys
@@ -22,6 +23,8 @@ from omnizmq.frontend.http.settings import Settings
 from omnizmq.frontend.http.transcripts import Transcripts
 from omnizmq.frontend.output import RequestOutput
 from omnizmq.trace.context import parse
+
+log = logging.getLogger(__name__)
 
 STATUS_S = 2.0
 """How long the router has to say how the deployment is: less than those wait who ask for it, so that they are told. The
@@ -52,6 +55,7 @@ class Service:
         self.transcripts = Transcripts()
         self.metrics = Metrics(self.model)
         self.in_flight = 0
+        self._wrong_settings: set[str] = set()  # which the log has been told of
 
     def owner(self, request: Request) -> str:
         """Whose key it bears, as `KeysFirst` has found."""
@@ -90,8 +94,9 @@ class Service:
             self.in_flight -= 1
 
     async def outputs(self, asked: Asked, caller: Caller) -> AsyncGenerator[RequestOutput, None]:
-        """As `AsyncClient.generate` gives them; the request is the caller's from the first on, or from its error. It
-        has one of `max_concurrent` places until they are closed. Raises `OmnizmqError`, `BridgeError`."""
+        """As `AsyncClient.generate` gives them; the request is the caller's from the moment it goes out. It has one of
+        `max_concurrent` places until they are closed. Raises `OmnizmqError`, `BridgeError`."""
+        living = ExitStack()
         generated = self.client.generate(
             asked.prompt,
             modalities=asked.modalities,
@@ -99,44 +104,33 @@ class Service:
             request_id=caller.external_id,
             deadline_s=caller.deadline_s,
             traceparent=caller.traceparent,
+            submitted=lambda *ids: living.enter_context(self.keys.live(caller.owner, *ids)),
         )
-        known = False
-        with (
-            self._place(),
-            _naming(asked),
-            self.metrics.request() as measure,
-            self._claiming(caller),
-            ExitStack() as living,
-        ):
+        with self._place(), self._naming(asked), self.metrics.request() as measure, living:
             async with aclosing(generated):
                 async for output in generated:
                     measure(output)
-                    if not known:
-                        living.enter_context(self.keys.live(caller.owner, output.request_id, output.external_id))
-                        known = True
                     yield output
 
     @contextmanager
-    def _claiming(self, caller: Caller) -> Iterator[None]:
-        """A request that fails before its first output is its caller's, too."""
+    def _naming(self, asked: Asked) -> Iterator[None]:
+        """Where a stage refuses the request, it is said which, and the field of the body that it does not take, or what
+        of `[plugins.http]` is wrong: that is no caller's fault."""
         try:
             yield
-        except OmnizmqError as error:
-            id_ = error.request_id
-            if id_ is not None and not self.keys.remembers(caller.owner, id_):
-                self.keys.made(caller.owner, id_, caller.external_id or id_)
-            raise
-
-
-@contextmanager
-def _naming(asked: Asked) -> Iterator[None]:
-    """Where a stage refuses the request, it is said which, and the field of the body that it does not take."""
-    try:
-        yield
-    except InvalidRequestError as error:
-        if error.stage is None:
-            raise
-        raise RefusedError(f"{error.stage}: {error.message}", error, asked.field_of(error)) from error
+        except InvalidRequestError as error:
+            if error.stage is None:
+                raise
+            text = f"{error.stage}: {error.message}"
+            setting = asked.setting_of(error)
+            if setting is None:
+                raise RefusedError(text, error, asked.field_of(error)) from error
+            if setting not in self._wrong_settings:
+                self._wrong_settings.add(setting)
+                log.error("%s: %s; requests that need it fail", setting, text)
+            failure = BridgeError(500, "misconfigured", f"{setting}: {text}")
+            failure.request_id = error.request_id
+            raise failure from error
 
 
 def now() -> int:

@@ -5,12 +5,15 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable
+from http import HTTPStatus
 
+from starlette.datastructures import Headers, MutableHeaders
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from omnizmq.errors import UnavailableError
 from omnizmq.frontend.http.problems import body
 from omnizmq.frontend.http.sending import answered, failed
+from omnizmq.protocol import is_external_id
 
 log = logging.getLogger(__name__)
 
@@ -37,6 +40,26 @@ class Counted:
             await send(message)
 
         await self._app(scope, receive, counting)
+
+
+class Named:
+    """ASGI middleware. What is refused before it is a request of the deployment bears its caller's own id."""
+
+    def __init__(self, app: ASGIApp) -> None:
+        self._app = app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        own = Headers(scope=scope).get("x-request-id") if scope["type"] == "http" else None
+        if own is None or not is_external_id(own):
+            await self._app(scope, receive, send)
+            return
+
+        async def naming(message: Message) -> None:
+            if message["type"] == "http.response.start" and message["status"] >= HTTPStatus.BAD_REQUEST:
+                MutableHeaders(scope=message).setdefault("x-request-id", own)
+            await send(message)
+
+        await self._app(scope, receive, naming)
 
 
 class Guarded:

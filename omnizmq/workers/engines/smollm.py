@@ -187,6 +187,10 @@ class SmolLM:
         with self._lock:
             return isinstance(answer, Generation) and self._slots.begins(answer)
 
+    def at_work_on(self, request_id: str) -> bool:
+        answer = self._live.get(request_id)
+        return isinstance(answer, Generation) and answer.goes_on
+
     def step(self, ready: Sequence[str]) -> list[StageOutput]:
         outputs = []
         for request_id in ready:

@@ -50,7 +50,7 @@ class _Made:
 
 
 class Generation:
-    """`run` belongs to the answer's own thread, everything else to the engine thread.
+    """`run` belongs to the answer's own thread, everything else to the engine thread; `goes_on` is read from any.
 
     In the answer's thread, `wake` is called whenever there is news, and `prefilled` at every callback that comes once
     the prompt has been computed.
@@ -72,6 +72,12 @@ class Generation:
     def has_news(self) -> bool:
         with self._changed:
             return bool(self._made.deltas) or self._made.ended
+
+    @property
+    def goes_on(self) -> bool:
+        """It is queued or computed: it has not ended, and does not wait for a step to take what it has made."""
+        with self._changed:
+            return not self._made.ended and len(self._made.deltas) < QUEUED_DELTAS
 
     def take(self) -> News:
         """All that has come, and room for more."""

@@ -16,6 +16,7 @@ import pytest
 from omnizmq import cli
 from omnizmq.commands import packages
 from omnizmq.config import load, shipped
+from omnizmq.frontend.http.settings import Settings
 
 Run = Callable[..., tuple[int, str, str]]
 
@@ -298,6 +299,21 @@ def test_a_stage_that_its_engine_would_not_load_so_is_refused(run: Run, file: st
     assert err.count("\n") == 1
 
 
+@pytest.mark.http
+def test_every_value_of_a_plugin_is_shown(run: Run) -> None:
+    code, out, _ = run("synthetic", "--set", "plugins.http.port=0")
+    assert code == 0
+    shown = {line.split(" = ")[0] for line in section(out, "values") if line.startswith("  plugins.http.")}
+    assert shown == {f"  plugins.http.{name}" for name in Settings.__struct_fields__}
+    assert '  plugins.http.voice_to = "talker.speaker"' in section(out, "values")
+
+
+def without(monkeypatch: pytest.MonkeyPatch, package: str) -> None:
+    """It is not installed."""
+    find = importlib.util.find_spec
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None if name == package else find(name))
+
+
 class TestLaunchWithoutPackages:
     """`launch` refuses before anything starts; `check` tells, and is valid."""
 
@@ -338,6 +354,27 @@ class TestLaunchWithoutPackages:
         with pytest.raises(SystemExit) as done:
             cli.main()
         assert (done.value.code, capsys.readouterr()) == (2, ("", f"omnizmq launch: --set {setting}: {line}\n"))
+
+    def test_check_notes_the_packages_of_a_plugin_as_those_of_an_engine(
+        self, run: Run, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        without(monkeypatch, "uvicorn")
+        code, out, _ = run("synthetic", "--set", "plugins.http.port=8091")
+        assert code == 0
+        assert "note: plugins.http: it needs uvicorn, which is not installed: run `omnizmq install http`; so" in out
+
+    def test_of_a_port_that_an_option_gives_the_option_is_named(
+        self, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    ) -> None:
+        without(monkeypatch, "uvicorn")
+        monkeypatch.setattr(sys, "argv", ["omnizmq", "launch", "--config", "synthetic", "--http", "8091"])
+        with pytest.raises(SystemExit) as done:
+            cli.main()
+        said = (
+            "omnizmq launch: --http 8091: plugins.http: it needs uvicorn, which is not installed: "
+            "run `omnizmq install http`\n"
+        )
+        assert (done.value.code, capsys.readouterr()) == (2, ("", said))
 
     @pytest.mark.parametrize(
         ("missing", "python", "said"),

@@ -392,6 +392,22 @@ class TestProbe:
 
         assert bench.runner.at_work_on == set()
 
+    def test_t1_r4_an_engine_at_work_whose_silence_counts_is_shown_at_work_and_answered_for(self) -> None:
+        class Generating(Pooled):
+            """Expected to make something all the time."""
+
+            def at_work_on(self, request_id: str) -> bool:
+                return request_id == "b"
+
+        bench = Bench(Generating())
+        bench.add("a", "b")
+        bench.rounds()
+        assert bench.runner.state[0] == "computing"
+        assert bench.runner.at_work_on == {"b"}
+        bench.obey(ProbeEngine("b"))
+        bench.rounds()
+        assert self.idle(bench) == [("b", 0)], "it hangs, as far as its clock is concerned"
+
     def test_t1_for_whom_it_computes_inside(self) -> None:
         engine = Pooled()
         bench = Bench(engine)

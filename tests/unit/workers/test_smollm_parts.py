@@ -294,6 +294,18 @@ class TestGeneration:
         thread.join()
         assert text + news.text == "x" * (QUEUED_DELTAS + 5)
 
+    def test_t1_it_goes_on_until_its_end_or_until_nobody_takes_what_it_made(self) -> None:
+        seen: list[bool] = []
+        generation = Generation({}, wake=lambda: seen.append(generation.goes_on), prefilled=lambda _: None)
+        assert generation.goes_on, "it waits for a slot"
+        script = Script(*[item("x")] * QUEUED_DELTAS)
+        thread = threading.Thread(target=generation.run, args=(script, 0), daemon=True)
+        thread.start()
+        thread.join()
+        assert seen == [True] * (QUEUED_DELTAS - 1) + [False, False], "the last delta fills the queue, then it ends"
+        generation.take()
+        assert not generation.goes_on
+
     def test_a2_a_cancelled_answer_ends_while_it_waits_for_room(self, generation: Generation) -> None:
         script = Script(*[item("x")] * (QUEUED_DELTAS + 5))
         thread = threading.Thread(target=generation.run, args=(script, 0), daemon=True)
