@@ -23,6 +23,7 @@ pytestmark = [pytest.mark.timeout(900), pytest.mark.usefixtures("no_leaks")]
 
 PROMPTS = ["Hello!", "One two three", "ba " * 7]
 ROUNDING = 1e-4
+HALF = "\N{REPLACEMENT CHARACTER}"
 GREEDY: dict[str, dict[str, Any]] = {
     "thinker": {"temperature": 0.0},
     "talker": {"temperature": 0.0, "speaker": "ethan"},
@@ -45,7 +46,8 @@ def test_tokens_codes_and_wave_are_those_of_the_whole_model(
         async with AsyncClient.connect(deployment.name) as client:
             for text, whole in expected.items():
                 outputs = await collect(client, text, params=GREEDY)
-                assert text_of(outputs) == reference.tokenizer.decode(whole.tokens, skip_special_tokens=True)
+                said = reference.tokenizer.decode(whole.tokens, skip_special_tokens=True)
+                assert text_of(outputs) == said.rstrip(HALF), "vLLM leaves out a character that is cut off"
                 usage = outputs[-1].usage
                 assert usage["thinker"]["completion_tokens"] == len(whole.tokens)
                 assert usage["talker"]["frames"] == whole.codes.shape[1]
