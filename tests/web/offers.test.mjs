@@ -86,6 +86,9 @@ test("voices, the first unless another is chosen", async () => {
     await page.locator("#voice").selectOption("Bob");
     assert.equal((await ask(page, "one")).audio.voice, "Bob");
     await page.waitForSelector("#problem:visible");
+    await page.reload();
+    await page.waitForSelector("#send:enabled");
+    assert.equal(await page.locator("#voice").inputValue(), "Bob");
   });
 });
 

@@ -167,6 +167,7 @@ test("the conversation stays while another page is looked at, with as much of an
   assert.deepEqual(said.slice(0, 3), [QUESTION, ANSWER, STORY]);
   assert.ok(said[3].length > 10);
   assert.equal(await page.locator("#text").inputValue(), "not sent yet");
+  assert.equal(await page.locator("#speak").isChecked(), false);
   await deployment.idle();
   const sent = page.waitForRequest((request) => request.method() === "POST");
   await page.locator("#text").press("Enter");

@@ -49,9 +49,10 @@ describe("a deployment with keys and room for one", () => {
 
   test("401: the page asks for a key, and goes on with it", async () => {
     const page = await paged(browser, deployment.url);
-    assert.equal(await problem(page), "The server wants an API key.");
+    await page.waitForSelector("#locked:visible");
+    assert.equal(await page.locator("#status").textContent(), "The server wants an API key.");
+    assert.equal(await page.locator("#problem").isVisible(), false, "nothing is wrong yet");
     assert.equal(await page.evaluate(() => document.activeElement.id), "key");
-    assert.equal(await page.locator("#status").textContent(), "Not connected.");
     await page.locator("#text").fill("kept");
     await page.locator("#text").press("Enter"); // there is nobody to ask
     assert.equal(await page.locator("#text").inputValue(), "kept");
@@ -75,7 +76,8 @@ describe("a deployment with keys and room for one", () => {
 
   test("401 on the page of the deployment", async () => {
     const page = await paged(browser, `${deployment.url}/deployment`);
-    assert.equal(await problem(page), "The server wants an API key.");
+    await page.waitForSelector("#locked:visible");
+    assert.equal(await page.locator("#problem").isVisible(), false);
     await page.locator("#key").fill("key of bob");
     await page.getByRole("button", { name: "Use this key" }).click();
     await page.waitForFunction(() => /not one of its keys/.test(document.getElementById("problem").textContent));
@@ -145,6 +147,49 @@ test("a request that fails in its middle: what had come stays, and why it failed
     assert.match(await problem(page), /^thinker: /);
     assert.match(await page.locator(".turn.assistant").textContent(), /one/);
     await page.waitForFunction(() => /fail/i.test(document.getElementById("verdict").textContent));
+    const stages = await page.locator("#stages").textContent();
+    assert.match(stages, /failed|ended with it/);
+    assert.doesNotMatch(stages, /goes on|at work|waits for/);
+    await closed(page);
+  } finally {
+    await deployment.stop();
+  }
+});
+
+test("a conversation that has become too long: how to go on is said, and what was refused is not looked for", async () => {
+  const deployment = await launched("synthetic", "router.max_prompt_bytes=100");
+  try {
+    const page = await paged(browser, deployment.url);
+    const missed = [];
+    page.on("response", (answer) => answer.status() === 404 && missed.push(answer.url()));
+    await ask(page, "word ".repeat(10).trim());
+    await page.waitForFunction(() => document.getElementById("status").textContent.startsWith("Answered"));
+    await ask(page, "word ".repeat(15).trim());
+    assert.match(await problem(page), /prompt.*“New conversation” begins without/);
+    assert.equal(await page.locator("#verdict").textContent(), "It was refused, and never began.");
+    await page.locator("#fresh").click();
+    assert.equal(await page.locator("#problem").isVisible(), false);
+    assert.equal(await page.locator("#verdict").textContent(), "Its stages are shown here while it runs.");
+    await page.locator("#send").click();
+    await page.waitForFunction(() => document.getElementById("status").textContent.startsWith("Answered"));
+    await page.waitForFunction(() => document.querySelectorAll("#stages li").length === 3);
+    await page.locator("#fresh").click();
+    assert.equal(await page.locator("#stages li").count(), 0, "nothing of what was deleted");
+    assert.deepEqual(missed, []);
+    await closed(page);
+  } finally {
+    await deployment.stop();
+  }
+});
+
+test("a stage that nobody serves: the page says so until somebody does", async () => {
+  const deployment = await launched("synthetic");
+  try {
+    await deployment.omnizmq("drain", "talker/0", "--connect", deployment.name);
+    const page = await paged(browser, deployment.url);
+    await page.waitForFunction(() => /no replica serves talker/.test(document.getElementById("status").textContent));
+    await deployment.omnizmq("drain", "talker/0", "--undo", "--connect", deployment.name);
+    await page.waitForFunction(() => document.getElementById("status").textContent === "Ready.");
     await closed(page);
   } finally {
     await deployment.stop();
@@ -232,6 +277,7 @@ test("a server that is gone: in the middle of an answer, and before one", async 
     await page.waitForFunction(() => /does not answer/.test(document.getElementById("problem").textContent));
     assert.equal(await page.locator("#text").inputValue(), "one two");
     await page.waitForFunction(() => /What became of it is not known/.test(document.getElementById("verdict").textContent));
+    assert.doesNotMatch(await page.locator("#stages").textContent(), /goes on|at work|waits for/);
     assert.match(await problem(board), /does not answer/);
     assert.equal(await board.locator("#board.stale").count(), 1, "its figures are marked as old");
     assert.equal(await board.locator("#again").textContent(), "no answer since");

@@ -3,12 +3,18 @@
 const KEY = "omnizmq-key";
 const ANSWER_MS = 10_000; // a server that takes longer for a document cannot be reached: the bridge waits 2 s for its router
 
-/** What the reader should be told. `status`: 0 where no server answered. */
+/** What the reader should be told. `status`: 0 where no server answered; `id`: of the request that it is about. */
 export class Problem extends Error {
-  constructor(message, status = 0, code = null) {
+  constructor(message, status = 0, code = null, id = null) {
     super(message);
     this.status = status;
     this.code = code;
+    this.id = id;
+  }
+
+  /** Nothing is wrong yet: the server wants a key, and none was given. */
+  get asksForKey() {
+    return this.status === 401 && !key();
   }
 }
 
@@ -81,7 +87,8 @@ function lost(error) {
 async function refused(answer) {
   const error = await answer.json().then((document) => document.error, () => null);
   const message = error?.message ?? `The server answered with status ${answer.status}.`;
-  return new Problem(told(answer.status, message), answer.status, error?.code ?? null);
+  const id = answer.headers.get("x-request-id");
+  return new Problem(told(answer.status, message), answer.status, error?.code ?? null, id);
 }
 
 function told(status, message) {

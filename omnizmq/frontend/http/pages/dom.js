@@ -25,8 +25,9 @@ export function say(id, text) {
   if (at(id).textContent !== text) at(id).textContent = text;
 }
 
-/** Shows what went wrong; null: nothing does any more. */
+/** Shows what went wrong; null: nothing does any more. That a key is wanted is said where it is asked for. */
 export function complain(problem) {
+  if (problem?.asksForKey) problem = null;
   at("problem").hidden = problem === null;
   say("problem", problem?.message ?? "");
 }

@@ -8,6 +8,7 @@ import { Timeline } from "/pages/timeline.js";
 const AGAIN_MS = 2000;
 const TALK = "omnizmq-talk";
 const SOUND_ALONE = "♪";
+const SHORTER = "All that was said before is asked along with it: “New conversation” begins without.";
 const player = new Player();
 const timeline = new Timeline({
   stages: at("stages"),
@@ -19,6 +20,7 @@ let model = null;
 let again = 0; // the timer that asks for it once more
 let turns = []; // as the API has messages
 let running = null; // what ends the request under way
+let voice = ""; // that was chosen before
 
 /** Finds out what is served; asks on until the server answers, or wants a key. */
 async function begin() {
@@ -30,7 +32,8 @@ async function begin() {
     show(problem);
     const locked = problem.status === 401;
     if (!locked) again = setTimeout(begin, AGAIN_MS);
-    tell(locked ? "Not connected." : "Not connected, asking again …");
+    if (problem.asksForKey) tell(problem.message);
+    else tell(locked ? "Not connected." : "Not connected, asking again …");
     return;
   }
   show(null);
@@ -38,8 +41,17 @@ async function begin() {
   if (!at("locked").hidden) at("text").focus();
   at("locked").hidden = true;
   offer();
-  tell("Ready.");
   settle();
+  await stand();
+}
+
+/** Says whether every stage is served; asks on until it is. */
+async function stand() {
+  clearTimeout(again);
+  const before = at("status").textContent;
+  const served = await get("/health/ready").then(() => "Ready.", (problem) => problem.message);
+  if (at("status").textContent === before) tell(served); // nothing has been asked meanwhile
+  if (served !== "Ready.") again = setTimeout(stand, AGAIN_MS);
 }
 
 /** What the deployment can give. */
@@ -47,7 +59,7 @@ function offer() {
   const [texts, sounds] = ["text", "audio"].map((modality) => model.modalities.includes(modality));
   at("speak").checked = sounds && (at("speak").checked || !texts);
   at("speak").disabled = !(texts && sounds);
-  at("voice").replaceChildren(...model.voices.map((voice) => new Option(voice)));
+  at("voice").replaceChildren(...model.voices.map((name) => new Option(name, name, false, name === voice)));
 }
 
 async function submit() {
@@ -87,7 +99,11 @@ async function hear(text, signal) {
   const id = name();
   tell("Asking …");
   timeline.follow(id, begun, () => running?.signal === signal);
-  const answer = await ask("/v1/chat/completions", { body: body(), headers: { "x-request-id": id }, signal });
+  const asked = { body: body(), headers: { "x-request-id": id }, signal };
+  const answer = await ask("/v1/chat/completions", asked).catch((problem) => {
+    if (problem.id === id) timeline.clear("It was refused, and never began."); // else it has an id of the server's
+    throw problem;
+  });
   const wav = new WavStream();
   for await (const chunk of events(answer)) {
     signal.throwIfAborted(); // several events may have come at once
@@ -134,6 +150,7 @@ function failed(problem) {
   const stopped = problem.name === "AbortError";
   tell(stopped ? "Stopped." : "The request failed.");
   if (!stopped) show(problem);
+  if ([400, 413].includes(problem.status) && turns.length > 1) say("problem", `${problem.message}. ${SHORTER}`);
   return false;
 }
 
@@ -148,6 +165,8 @@ function fresh() {
   stop();
   turns = [];
   at("heard").hidden = true;
+  timeline.clear();
+  show(null);
   at("turns").replaceChildren(at("empty"));
   at("empty").hidden = false;
   at("text").focus();
@@ -157,7 +176,7 @@ function fresh() {
 
 /** The conversation, and what is typed, for this tab. An answer under way ends here, as `submit` has it. */
 function keep() {
-  const kept = { turns: [...turns], text: at("text").value };
+  const kept = { turns: [...turns], text: at("text").value, speak: at("speak").checked, voice: at("voice").value || voice };
   if (running !== null && turns.length) {
     const content = at("turns").lastElementChild.lastElementChild.textContent;
     if (content) kept.turns.push({ role: "assistant", content });
@@ -171,6 +190,8 @@ function restore() {
   if (kept === null) return;
   turns = kept.turns;
   at("text").value = kept.text;
+  at("speak").checked = kept.speak;
+  voice = kept.voice;
   for (const { role, content } of turns) turn(role, content || SOUND_ALONE);
 }
 

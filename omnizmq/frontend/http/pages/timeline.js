@@ -6,41 +6,53 @@ import { element, pause, time } from "/pages/dom.js";
 const EVERY_MS = 250;
 const MISSES = 8; // what has ended is for a moment neither live nor stored; what was refused is never known
 
-/** Shows one request until it has ended, or `follow` is called for another. */
+const EMPTY = "Its stages are shown here while it runs.";
+
+/** Shows one request until it has ended, `clear` is called, or `follow` for another. */
 export class Timeline {
   constructor({ stages, verdict, legend, id }) {
     this.elements = { stages, verdict, legend, id };
     this.current = null;
   }
 
-  /** `begun`: of `performance.now()`. `live()`: whether its caller still waits for its answer. */
-  async follow(name, begun, live) {
-    this.current = name;
+  /** There is none, for a reason if not just yet. */
+  clear(why = EMPTY) {
+    this.current = null;
     this.elements.stages.replaceChildren();
     this.elements.legend.hidden = true;
-    this.elements.verdict.textContent = "Asking where it is …";
+    this.elements.verdict.textContent = why;
     this.elements.id.textContent = "";
+  }
+
+  /** `begun`: of `performance.now()`. `live()`: whether its caller still waits for its answer. */
+  async follow(name, begun, live) {
+    this.clear("Asking where it is …");
+    this.current = name;
     let unknown = "Nothing is known of it: it never began, or is not traced.";
+    let last = null;
     for (let missed = 0; missed < MISSES; ) {
+      await pause(EVERY_MS); // the server does not know of it at once
+      if (this.current !== name) return;
       try {
         const trace = await get(`/v1/requests/${encodeURIComponent(name)}/trace`);
         if (this.current !== name) return;
-        this.show(trace, performance.now() - begun);
+        last = [trace, performance.now() - begun];
+        this.show(...last, trace.state === "ended" ? ENDED : LIVE);
         if (trace.state === "ended") return;
       } catch (problem) {
         if (this.current !== name) return;
         missed += live() ? 0 : 1;
         if (problem.status === 0) unknown = "What became of it is not known: the server does not answer.";
       }
-      await pause(EVERY_MS);
     }
+    if (last !== null) this.show(...last, LOST);
     this.elements.verdict.textContent = unknown;
   }
 
-  /** `now`: milliseconds since it was asked. */
-  show(trace, now) {
+  /** `now`: milliseconds since it was asked; `words`: of stages that have not finished. */
+  show(trace, now, words) {
     const until = trace.terminal?.at_ms ?? now;
-    const bars = planned(trace).map((name) => row(name, trace.stages[name], until));
+    const bars = planned(trace).map((name) => row(name, trace.stages[name], until, words));
     this.elements.stages.replaceChildren(...bars);
     this.elements.legend.hidden = false;
     this.elements.verdict.textContent = trace.verdict.text;
@@ -54,10 +66,10 @@ function planned(trace) {
   return received?.stages.split(",") ?? Object.keys(trace.stages);
 }
 
-function row(name, stage, until) {
+function row(name, stage, until, words) {
   const item = element("li");
   const head = element("div", "name");
-  head.append(element("span", "", name), element("small", "muted", told(stage)));
+  head.append(element("span", "", name), element("small", "muted", told(stage, words)));
   const track = element("div", "track");
   track.setAttribute("aria-hidden", "true");
   const [asked, ready, first, end] = moments(stage, until);
@@ -84,14 +96,19 @@ function moments(stage, until) {
   return [stage.submitted_ms, ready, stage.first_output_ms ?? end, end];
 }
 
-function told(stage) {
-  if (stage.submitted_ms === null) return "not begun";
+const LIVE = { before: "not begun", waiting: "waits for input", working: "at work", making: "goes on" };
+const ENDED = { before: "never begun", waiting: "never had input", working: "ended with it", making: "ended with it" };
+const UNKNOWN = "its end is not known";
+const LOST = { before: "not begun", waiting: UNKNOWN, working: UNKNOWN, making: UNKNOWN };
+
+function told(stage, words) {
+  if (stage.submitted_ms === null) return words.before;
   if (stage.finished_ms !== null) {
     const reason = { stop: "done", length: "done (length)", abort: "aborted" }[stage.finish_reason] ?? "failed";
     return `${first(stage)}${reason} after ${time(stage.finished_ms)}`;
   }
-  if (stage.input_ready_ms === null) return "waits for input";
-  return stage.first_output_ms === null ? "at work" : `${first(stage)}goes on`;
+  if (stage.input_ready_ms === null) return words.waiting;
+  return stage.first_output_ms === null ? words.working : `${first(stage)}${words.making}`;
 }
 
 function first(stage) {
