@@ -20,14 +20,15 @@ from omnizmq.errors import InvalidRequestError, ReplicaLostError
 
 pytestmark = [pytest.mark.timeout(900), pytest.mark.usefixtures("no_leaks", "no_files")]
 
+THEIRS = ("vllm", "torch", "nccl", "pymp-", "psm_", "sem.mp-")
 FRANCE = "What is the capital of France?"
 LONG = {"thinker": {"max_tokens": 400, "ignore_eos": True, "temperature": 0.0}}
 
 
 def files() -> set[str]:
-    """In the folders where vLLM, torch and their helpers would leave theirs; what begins with `oz-` is of tests."""
+    """What vLLM, torch and `multiprocessing` put where everybody does."""
     folders = ("/tmp", "/dev/shm")
-    return {f"{at}/{name}" for at in folders for name in os.listdir(at) if not name.startswith("oz-")}
+    return {f"{at}/{name}" for at in folders for name in os.listdir(at) if name.startswith(THEIRS)}
 
 
 @pytest.fixture
@@ -95,13 +96,18 @@ def test_it_streams_what_vllm_says_offline_and_is_explained(sets: tuple[str, ...
         assert deployment.stop() == 0
 
 
-@pytest.mark.parametrize("victim", ["worker", "launcher", "worker's own child"])
-def test_f2_a_kill_leaves_nothing_of_vllms(sets: tuple[str, ...], victim: str) -> None:
-    """Of `launch`, which is the router too, or of the worker, whose requests end with `replica_lost`."""
-    with launched("vllm", *sets) as deployment:
+@pytest.mark.parametrize(
+    ("victim", "processes"),
+    [("worker", 1), ("launcher", 1), ("worker", 3), ("launcher", 3), ("a process of vLLM's", 3)],
+)
+def test_f2_a_kill_leaves_nothing_of_vllms(sets: tuple[str, ...], victim: str, processes: int) -> None:
+    """Of `launch`, which is the router too; or of the worker, or of one that computes for it: its requests end with
+    `replica_lost`."""
+    with launched("vllm", *sets, f"stage.thinker.options.tensor_parallel_size={processes}") as deployment:
         worker = deployment.worker_pid("thinker/0")
         inside = of_group(worker)
         assert worker in inside
+        assert len(inside) > processes if processes > 1 else len(inside) == 1
 
         async def scenario(kills: Callable[[], None]) -> None:
             async with AsyncClient.connect(deployment.name) as client:
@@ -115,13 +121,8 @@ def test_f2_a_kill_leaves_nothing_of_vllms(sets: tuple[str, ...], victim: str) -
                     assert text_of(await collect(client, FRANCE, params=greedy(max_tokens=4)))
                 asking.task.cancel()
 
-        others = [pid for pid in inside if pid != worker]
-        if victim == "worker's own child":
-            if not others:
-                pytest.skip("on one device vLLM starts no process of its own")
-            asyncio.run(scenario(lambda: kill(others[0])))
-        else:
-            asyncio.run(scenario(lambda: kill(worker if victim == "worker" else deployment.pid)))
+        victims = {"worker": worker, "launcher": deployment.pid, "a process of vLLM's": inside[-1]}
+        asyncio.run(scenario(lambda: kill(victims[victim])))
         if victim == "launcher":
             assert deployment.process.wait(20) == -signal.SIGKILL
         else:
