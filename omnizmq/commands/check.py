@@ -1,8 +1,8 @@
 """`omnizmq check`: whether a configuration is valid, and what it means: graph, placement, memory, engines, every value.
 
 A bad value, an unknown engine, an interpreter that cannot be used, a damaged model or a placement that cannot fit is an
-error (exit code 2). A package that an engine needs or a model that is not here is told, and is none: the deployment may
-be for another machine.
+error (exit code 2). A package that an engine or a plugin needs or a model that is not here is told, and is none: the
+deployment may be for another machine.
 """
 
 from __future__ import annotations

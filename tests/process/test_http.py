@@ -30,7 +30,11 @@ def test_it_answers_and_refuses_in_one_shape(deployment: Running) -> None:
         answer = http.post("/v1/chat/completions", json=BODY, headers={"x-request-id": "mine"})
         assert answer.json()["choices"][0]["message"]["content"] == "one two three"
         assert answer.headers["x-request-id"].startswith("mine-")
-        assert error_of(http.get("/v1/nothing"))[:2] == (404, "not_found")
+        status, code, message = error_of(http.get("/v1/nothing"))
+        assert (status, code) == (404, "not_found")
+        paths = message.removeprefix('there is no "/v1/nothing"; paths are ').split(", ")
+        assert {"/v1/models", "/openapi.json", "/", "/deployment", "/docs"} <= set(paths)
+        assert all(http.get(path).status_code != 404 for path in paths if "{" not in path)
         assert error_of(http.get("/v1/chat/completions"))[:2] == (405, "method_not_allowed")
         broken = http.post("/v1/chat/completions", content=b"{", headers={"content-type": "application/json"})
         assert error_of(broken)[:2] == (400, "invalid_request")
@@ -277,7 +281,10 @@ def test_a_caller_that_goes_before_its_answer_aborts_it(deployment: Running) -> 
 @pytest.mark.parametrize(
     ("setting", "why"),
     [
-        ("plugins.http.host=0.0.0.0", 'plugins.http.host: "0.0.0.0" can be reached by others: with no api_keys'),
+        (
+            "plugins.http.host=0.0.0.0",
+            'plugins.http.host: others may reach "0.0.0.0": with no api_keys, localhost, 127.0.0.1',
+        ),
         ("plugins.http.prot=1", "plugins.http.prot: unknown key: did you mean 'port'?"),
         ("plugins.http.port=70000", "plugins.http.port: 70000"),
         ('plugins.http.api_keys=[{name = "a", sha256 = "short"}]', "sha256"),

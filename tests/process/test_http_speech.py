@@ -95,7 +95,7 @@ def test_a_setting_that_a_stage_does_not_take_is_named_and_no_fault_of_the_calle
 
 
 @pytest.mark.parametrize("deployment", [(*TONES, "stage.code2wav.options.fail_at=3")], indirect=True)
-def test_f1_a_failure_midway_cuts_the_bytes_off_and_is_an_event(deployment: Running) -> None:
+def test_f1_a_failure_midway_cuts_the_bytes_off_and_is_an_event(deployment: Running, home: Path) -> None:
     with web(deployment) as http:
         with http.stream("POST", "/v1/audio/speech", json=BODY) as answer:
             came: list[bytes] = []
@@ -107,6 +107,9 @@ def test_f1_a_failure_midway_cuts_the_bytes_off_and_is_an_event(deployment: Runn
         assert [event["type"] for event in deltas] == ["speech.audio.delta"] * 2
         assert last["error"]["code"] == "stage_error"
         assert http.post("/v1/audio/speech", json={**BODY, "input": "one"}).status_code == 200
+    (log,) = home.rglob("http.log")
+    (line,) = [line for line in log.read_text().splitlines() if "WARNING" in line or "ERROR" in line]
+    assert f"the answer to {answer.headers['x-request-id']} is cut off: " in line, "once, and as no error of the bridge"
 
 
 @pytest.mark.parametrize("deployment", [(*TONES, "stage.thinker.options.interval_ms=50")], indirect=True)

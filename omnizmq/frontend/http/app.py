@@ -129,7 +129,8 @@ async def _refused(request: Request, error: Exception) -> Response:
 def _refusal(request: Request, error: HTTPException) -> str:
     path = shown(request.url.path)
     if error.status_code == 404:
-        return f"there is no {path}; paths are {', '.join(request.app.openapi()['paths'])}"
+        paths = [*request.app.openapi()["paths"], "/openapi.json", *pages.PATHS]
+        return f"there is no {path}; paths are {', '.join(paths)}"
     if error.status_code == 405:
         return f"{path} does not take {shown(request.method)}: {(error.headers or {})['Allow']} was expected"
     return str(error.detail)

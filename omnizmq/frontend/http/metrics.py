@@ -10,7 +10,15 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
-from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, ProcessCollector, generate_latest
+from prometheus_client import (
+    CollectorRegistry,
+    Counter,
+    Gauge,
+    Histogram,
+    ProcessCollector,
+    disable_created_metrics,
+    generate_latest,
+)
 
 from omnizmq import __version__
 from omnizmq.errors import OmnizmqError
@@ -30,6 +38,7 @@ class Metrics:
     """Of one bridge."""
 
     def __init__(self, model: str) -> None:
+        disable_created_metrics()  # type: ignore[no-untyped-call]  # no gauges of when each was made
         self.latencies = Latencies()
         self._registry = registry = CollectorRegistry()
         ProcessCollector(registry=registry)

@@ -15,7 +15,7 @@ from fastapi import APIRouter
 from starlette.requests import Request
 from starlette.responses import Response
 
-_PATHS = {"/": "index.html", "/deployment": "deployment.html", "/docs": "docs.html"}
+PATHS = {"/": "index.html", "/deployment": "deployment.html", "/docs": "docs.html"}
 _TYPES = {
     "html": "text/html; charset=utf-8",
     "css": "text/css; charset=utf-8",
@@ -46,7 +46,7 @@ def routes() -> APIRouter:
     kept = {file.name: _file(file.name, file.read_bytes()) for file in (files(__package__) / "pages").iterdir()}
     for name, file in kept.items():
         _add(router, f"/pages/{name}", file)
-    for path, name in _PATHS.items():
+    for path, name in PATHS.items():
         _add(router, path, kept[name])
     return router
 

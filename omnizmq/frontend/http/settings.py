@@ -97,7 +97,7 @@ class Settings(Section, frozen=True, kw_only=True):
         settings = read(cls, options, "plugins.http")
         if not settings.api_keys and not _is_loopback(settings.host):
             raise ConfigError(
-                f'plugins.http.host: "{settings.host}" can be reached by others: with no api_keys,'
+                f'plugins.http.host: others may reach "{settings.host}": with no api_keys, localhost,'
                 " 127.0.0.1 or ::1 was expected"
             )
         _check_apart("voices", "name", [voice.lower() for voice in settings.voices])
