@@ -41,7 +41,7 @@ def test_a_deployment_may_say_its_prompt_itself(deployment: Running) -> None:
         assert (answer.status_code, len(answer.content)) == (200, 3 * TONE_BYTES)
         assert answer.headers["x-request-id"].startswith("mine-")
         fast = http.post("/v1/audio/speech", json={**BODY, "speed": 2}).json()["error"]
-        assert "this deployment cannot say it: talker: " in fast["message"]
+        assert "this deployment cannot say it: stage talker: " in fast["message"]
         assert "speed" in fast["message"]
         assert fast["param"] == "speed"
     assert eventually(deployment.idle)
@@ -53,7 +53,7 @@ def test_one_that_cannot_be_fed_a_text_says_so(deployment: Running) -> None:
         answer = http.post("/v1/audio/speech", json=BODY)
         error = answer.json()["error"]
         assert (answer.status_code, error["code"]) == (400, "invalid_request")
-        assert error["message"].startswith("this deployment cannot say it: thinker: ")
+        assert error["message"].startswith("this deployment cannot say it: stage thinker: ")
         assert "say" in error["message"].partition("thinker: ")[2]
         assert error["param"] == "input"
     assert eventually(deployment.idle)
