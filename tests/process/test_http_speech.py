@@ -86,11 +86,11 @@ def test_a_setting_that_a_stage_does_not_take_is_named_and_no_fault_of_the_calle
         for answer in answers:
             error = answer.json()["error"]
             assert (answer.status_code, error["code"], error["param"]) == (500, "misconfigured", None)
-            assert error["message"].startswith(f"{setting}: {stage}: ")
+            assert error["message"].startswith(f"{setting}: stage {stage}: ")
             assert answer.headers["x-should-retry"] == "false"
             assert answer.headers["x-request-id"]
     (log,) = home.rglob("http.log")
-    assert log.read_text().count(f"{setting}: {stage}: ") == 1
+    assert log.read_text().count(f"{setting}: stage {stage}: ") == 1
     assert eventually(deployment.idle)
 
 
