@@ -70,6 +70,7 @@ def test_every_refusal_is_described_in_one_shape() -> None:
     for operation in operations:
         refusals = {status: answer for status, answer in operation["responses"].items() if status != "200"}
         assert "422" not in refusals
+        assert {"403", "500"} <= refusals.keys()
         assert all(answer["content"] == {"application/json": {"schema": schema}} for answer in refusals.values())
     chat = document["paths"]["/v1/chat/completions"]["post"]["responses"]
     assert set(chat) == {"200", "400", "401", "403", "404", "408", "413", "429", "499", "500", "503", "504"}

@@ -41,7 +41,7 @@ def test_a_deployment_may_say_its_prompt_itself(deployment: Running) -> None:
         assert (answer.status_code, len(answer.content)) == (200, 3 * TONE_BYTES)
         assert answer.headers["x-request-id"].startswith("mine-")
         fast = http.post("/v1/audio/speech", json={**BODY, "speed": 2}).json()["error"]
-        assert "this deployment cannot say it: talker: " in fast["message"]
+        assert "this deployment cannot say it: stage talker: " in fast["message"]
         assert "speed" in fast["message"]
         assert fast["param"] == "speed"
     assert eventually(deployment.idle)
@@ -53,7 +53,7 @@ def test_one_that_cannot_be_fed_a_text_says_so(deployment: Running) -> None:
         answer = http.post("/v1/audio/speech", json=BODY)
         error = answer.json()["error"]
         assert (answer.status_code, error["code"]) == (400, "invalid_request")
-        assert error["message"].startswith("this deployment cannot say it: thinker: ")
+        assert error["message"].startswith("this deployment cannot say it: stage thinker: ")
         assert "say" in error["message"].partition("thinker: ")[2]
         assert error["param"] == "input"
     assert eventually(deployment.idle)
@@ -86,11 +86,11 @@ def test_a_setting_that_a_stage_does_not_take_is_named_and_no_fault_of_the_calle
         for answer in answers:
             error = answer.json()["error"]
             assert (answer.status_code, error["code"], error["param"]) == (500, "misconfigured", None)
-            assert error["message"].startswith(f"{setting}: {stage}: ")
+            assert error["message"].startswith(f"{setting}: stage {stage}: ")
             assert answer.headers["x-should-retry"] == "false"
             assert answer.headers["x-request-id"]
     (log,) = home.rglob("http.log")
-    assert log.read_text().count(f"{setting}: {stage}: ") == 1
+    assert log.read_text().count(f"{setting}: stage {stage}: ") == 1
     assert eventually(deployment.idle)
 
 

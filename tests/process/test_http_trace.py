@@ -127,10 +127,16 @@ def of_another_version(path: Path) -> None:
     database.close()
 
 
+def without_facts(path: Path) -> None:
+    with sqlite3.connect(path) as database:
+        database.execute("DROP TABLE facts")
+    database.close()
+
+
 @pytest.mark.parametrize(
     "damage",
-    [of_another_version, partial(garbled, begin=0), partial(garbled, begin=4096), Path.unlink],
-    ids=["another version", "no database", "pages", "removed"],
+    [of_another_version, without_facts, partial(garbled, begin=0), partial(garbled, begin=4096), Path.unlink],
+    ids=["another version", "a table", "no database", "pages", "removed"],
 )
 def test_a_trace_that_is_damaged_is_no_failure_of_the_bridge(damage: Callable[[Path], None], home: Path) -> None:
     """Its callers are not told where it is; whoever runs the deployment is. The router may have begun another by then,
@@ -157,7 +163,7 @@ def test_a_router_that_hangs_is_waited_for_once() -> None:
         try:
             assert trace(http, id_) == before  # it has ended: nobody is asked
             unknown = error_of(http.get("/v1/requests/unknown/trace"))
-            assert unknown == (503, "router_lost", "the router does not answer")
+            assert unknown == (503, "router_lost", "the router did not answer within 0.9 s")
         finally:
             kill(deployment.pid, signal.SIGCONT)
 

@@ -79,11 +79,17 @@ def retry(again: bool) -> dict[str, str]:
     return headers
 
 
+def of_stage(error: OmnizmqError) -> str:
+    """Its message with its stage's name, once: some engines say it themselves."""
+    named = error.message.startswith((f"stage {error.stage}:", f"stage {error.stage} "))
+    return error.message if named else f"{error.stage}: {error.message}"
+
+
 def _told(error: OmnizmqError) -> str:
     """What the caller should read: whose fault it was is the deployment's business where it was not the caller's."""
     if isinstance(error, InvalidRequestError | NotFoundError | DeadlineExceededError) or error.stage is None:
         return error.message
-    return f"{error.stage}: {error.message}"
+    return of_stage(error)
 
 
 def _type(status: int, code: str) -> str:

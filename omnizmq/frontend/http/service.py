@@ -18,7 +18,7 @@ from omnizmq.frontend.client import AsyncClient
 from omnizmq.frontend.http.asking import Asked, Asking
 from omnizmq.frontend.http.keys import Keys
 from omnizmq.frontend.http.metrics import Metrics
-from omnizmq.frontend.http.problems import BridgeError, RefusedError
+from omnizmq.frontend.http.problems import BridgeError, RefusedError, of_stage
 from omnizmq.frontend.http.settings import Settings
 from omnizmq.frontend.http.transcripts import Transcripts
 from omnizmq.frontend.output import RequestOutput
@@ -121,7 +121,7 @@ class Service:
         except InvalidRequestError as error:
             if error.stage is None:
                 raise
-            text = f"{error.stage}: {error.message}"
+            text = of_stage(error)
             setting = asked.setting_of(error)
             if setting is None:
                 raise RefusedError(text, error, asked.field_of(error)) from error

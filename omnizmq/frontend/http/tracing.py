@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Coroutine, Sequence
-from typing import Any, TypeVar
+from collections.abc import Awaitable, Callable, Sequence
+from contextlib import suppress
+from typing import Any, ParamSpec, TypeVar
 
 from omnizmq.errors import ConfigError, NotFoundError, RouterLostError
 from omnizmq.frontend.client import AsyncClient
@@ -16,6 +17,7 @@ ANOTHER = "another request"
 """What is said instead of the id of somebody else's request."""
 
 Owns = Callable[[str], bool]
+P = ParamSpec("P")
 T = TypeVar("T")
 
 log = logging.getLogger(__name__)
@@ -63,22 +65,22 @@ class _Router:
 
     async def inspect(self, id_: str) -> Inspected:
         try:
-            return Inspected.of(await self._answer(self._client.inspect(id_)))
+            return Inspected.of(await self._answer(self._client.inspect, id_))
         except RouterLostError:
             return SILENT
 
     async def traces(self) -> bool:
         """Whether it records facts. Raises `RouterLostError`."""
-        status = await self._answer(self._client.status())
+        status = await self._answer(self._client.status)
         return bool(status["trace"]["on"])
 
-    async def _answer(self, question: Coroutine[Any, Any, T]) -> T:
-        try:
-            async with asyncio.timeout(0 if self._silent else ASKING_S):
-                return await question
-        except (TimeoutError, RouterLostError) as error:
+    async def _answer(self, ask: Callable[P, Awaitable[T]], *about: P.args, **named: P.kwargs) -> T:
+        if not self._silent:
+            with suppress(TimeoutError):
+                async with asyncio.timeout(ASKING_S):
+                    return await ask(*about, **named)
             self._silent = True
-            raise RouterLostError("the router does not answer") from error
+        raise RouterLostError(f"the router did not answer within {ASKING_S:g} s")
 
 
 def hide(live: dict[str, Any], owns: Owns) -> None:

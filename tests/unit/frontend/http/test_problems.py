@@ -11,7 +11,7 @@ import pytest
 
 pytest.importorskip("fastapi", reason="not installed: the extra `http`")
 
-from omnizmq.errors import BY_CODE, LaunchError, OmnizmqError
+from omnizmq.errors import BY_CODE, LaunchError, OmnizmqError, ReplicaLostError, RouterLostError, UnavailableError
 from omnizmq.frontend import http
 from omnizmq.frontend.http import problems
 from omnizmq.frontend.http.problems import BridgeError
@@ -63,3 +63,29 @@ def test_the_table_has_what_a_request_may_end_with_and_nothing_else() -> None:
 
 def test_a_code_is_told_once_for_each_status() -> None:
     assert len({code for _, code, _ in told()}) == len(told())
+
+
+@pytest.mark.parametrize(
+    ("message", "told"),
+    [
+        ("it broke", "thinker: it broke"),
+        ("stage thinker: it broke", "stage thinker: it broke"),
+        ("stage thinker has no live replica", "stage thinker has no live replica"),
+        ("stage thinkers: it broke", "thinker: stage thinkers: it broke"),
+    ],
+)
+def test_a_stage_is_named_once(message: str, told: str) -> None:
+    _, body, _ = problems.of(UnavailableError(message, stage="thinker"))
+    assert body["error"]["message"] == told
+
+
+@pytest.mark.parametrize(
+    ("error", "type_"),
+    [
+        (UnavailableError("why"), "overloaded_error"),
+        (ReplicaLostError("why"), "server_error"),
+        (RouterLostError("why"), "server_error"),
+    ],
+)
+def test_what_is_lost_is_no_overload(error: OmnizmqError, type_: str) -> None:
+    assert problems.of(error)[1]["error"]["type"] == type_
