@@ -46,6 +46,7 @@ class AsyncClient:
         self._table = ClientTable()
         self._packer = wire.Packer()
         self._waiting: dict[str, asyncio.Future[None]] = {}  # one at a time a request: for its next item, or its end
+        self._ends: dict[str, Callable[[], None]] = {}  # what to call, once, when a request has ended
         self._calls: dict[int, asyncio.Future[int | bytes | None]] = {}
         self._call = 0
         self._welcome: asyncio.Future[wire.Welcome] | None = None
@@ -161,13 +162,15 @@ class AsyncClient:
         output_kind: OutputKind = "delta",
         traceparent: str | None = None,
         submitted: Callable[[str, str], None] | None = None,
+        ended: Callable[[], None] | None = None,
     ) -> AsyncGenerator[RequestOutput, None]:
         """Outputs as they come, then the terminal (`finished`), which carries no content.
 
         `request_id` is the external id; one is made when it is None. `params` maps a stage to its sampling parameters.
         `traceparent` is the caller's span, as in W3C Trace Context: the request's own spans hang below it.
         `submitted` is told the request's id and its external one when it is about to go out: what is aborted by them
-        later, also before its first output, is this request.
+        later, also before its first output, is this request. `ended` is called when its end has come, which may be long
+        before its consumer has come to it.
         Raises an `OmnizmqError` for a refusal and for a request that failed; an abort is no error.
         """
         submit = self._submission(
@@ -182,6 +185,8 @@ class AsyncClient:
         except BaseException:  # the router knows nothing of it
             self._table.forget(rid)
             raise
+        if ended is not None:
+            self._ends[rid] = ended
         try:
             while True:
                 item = self._table.take(rid)
@@ -199,6 +204,7 @@ class AsyncClient:
             if not self._table.has_ended(rid):
                 await self._abandon(rid)
             self._table.forget(rid)
+            self._ends.pop(rid, None)
 
     def _submission(
         self,
@@ -375,6 +381,8 @@ class AsyncClient:
                     waits = self._waiting.pop(signal.request_id, None)
                     if waits is not None and not waits.done():
                         waits.set_result(None)
+                    if signal.request_id in self._ends and self._table.has_ended(signal.request_id):
+                        self._ends.pop(signal.request_id)()
                 case Credit():
                     with suppress(RouterLostError):  # every request hears of it, after what had come for it
                         self._send(wire.Consumed(signal.request_id, signal.stage, signal.outputs))

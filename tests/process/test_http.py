@@ -320,3 +320,12 @@ def test_a_body_of_more_values_than_anybody_means(deployment: Running, body: dic
     with web(deployment) as http:
         refused = error_of(http.post("/v1/chat/completions", json=body))
         assert refused == (400, "invalid_request", "the body has more than 16384 values")
+
+
+@pytest.mark.parametrize("deployment", [ECHO], indirect=True)
+@pytest.mark.parametrize("path", ["chat/completions", "audio/speech"])
+def test_values_are_counted_before_a_body_is_read(deployment: Running, path: str) -> None:
+    """One that is no JSON at its end is not read so far."""
+    with web(deployment) as http:
+        answer = http.post(f"/v1/{path}", content="[[]," * 40_000, headers={"content-type": "application/json"})
+        assert error_of(answer) == (400, "invalid_request", "the body has more than 16384 values")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import signal
+import socket
 from typing import Any
 
 import httpx
@@ -39,6 +40,26 @@ def scraped(http: Any) -> Samples:
 
 def value(samples: Samples, name: str, **labels: str) -> float:
     return samples[name, frozenset(labels.items())]
+
+
+def test_one_that_goes_before_its_body_has_come_is_counted_as_gone() -> None:
+    with launched("synthetic", *ECHO) as deployment, web(deployment) as http:
+        with socket.create_connection((http.base_url.host, http.base_url.port)) as caller:
+            head = f"POST {CHAT} HTTP/1.1\r\nhost: localhost\r\ncontent-type: application/json\r\ncontent-length: 100"
+            caller.sendall(f"{head}\r\nexpect: 100-continue\r\n\r\n".encode())
+            assert caller.recv(4096).startswith(b"HTTP/1.1 100 ")
+        answers: list[tuple[str, float]] = []
+
+        def told() -> bool:
+            answers[:] = [
+                (dict(labels)["status"], count)
+                for (name, labels), count in scraped(http).items()
+                if name == "omnizmq_http_answers_total" and dict(labels)["path"] == CHAT
+            ]
+            return bool(answers)
+
+        assert eventually(told)
+        assert answers == [("499", 1)]
 
 
 def test_what_was_asked_is_counted_and_measured() -> None:

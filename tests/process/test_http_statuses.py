@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import base64
 import io
+import select
 import signal
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -133,9 +134,11 @@ def asked_about(sounds: int) -> dict[str, Any]:
 
 
 def test_b1_a_caller_that_does_not_read_loses_its_request_alone() -> None:
-    """Its bytes fill the sockets first: 64 MiB are more than these hold."""
+    """Its bytes fill the sockets first: 64 MiB are more than these hold. Its place is free before it reads on; where it
+    does not, it is disconnected."""
     settings = (
         "plugins.http.port=0",
+        "plugins.http.max_concurrent=1",
         "stage.thinker.options.echo=false",
         "stage.thinker.options.chunks=2048",
         "stage.thinker.options.chunk_bytes=32768",
@@ -147,6 +150,7 @@ def test_b1_a_caller_that_does_not_read_loses_its_request_alone() -> None:
         chunks = iter(stream)
         next(chunks)
         assert eventually(lambda: running.status()["counters"]["failed"] == 1, 30)
+        assert eventually(lambda: in_flight(running) == 0)
         short = caller.chat(**BODY, max_completion_tokens=2)
         assert short.choices[0].finish_reason == "length"
         with pytest.raises(openai.APIError) as caught:
@@ -154,6 +158,17 @@ def test_b1_a_caller_that_does_not_read_loses_its_request_alone() -> None:
         assert caught.value.code == "slow_reader"
         assert caught.value.type == "timeout_error"
         assert eventually(running.idle)
+        with caller.chat(**BODY, stream=True) as stream:
+            next(iter(stream))
+            poll = select.poll()
+            poll.register(stream.response.extensions["network_stream"].get_extra_info("socket"), 0)
+            assert eventually(lambda: bool(poll.poll(0)), 30), "an error or a hang-up"
+
+
+def in_flight(running: Running) -> int:
+    with web(running) as http:
+        found: int = http.get("/v1/deployment").json()["http"]["in_flight"]
+        return found
 
 
 def test_b1_more_than_are_let_in_are_asked_again_by_the_client() -> None:

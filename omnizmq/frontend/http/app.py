@@ -9,7 +9,7 @@ from typing import Any
 from fastapi import FastAPI
 from fastapi.exceptions import RequestValidationError
 from starlette.exceptions import HTTPException
-from starlette.requests import Request
+from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
 
 from omnizmq import __version__
@@ -110,7 +110,17 @@ _UNREADABLE: dict[type, str] = {
     UnicodeDecodeError: "no JSON: it is no UTF-8",
     ValueError: "no JSON that can be read here: a number has too many digits",
 }
-"""What the framework found when it read the body."""
+
+
+async def _unreadable(request: Request, error: HTTPException) -> Response:
+    """What the framework found when it read the body, or it was told."""
+    match error.__cause__:
+        case BridgeError() as cause:
+            return failed(cause)
+        case ClientDisconnect() as cause:
+            return await _gone(request, cause)
+        case cause:
+            return _bad_body(_UNREADABLE.get(type(cause), f"no JSON that can be read here: {error.detail}"))
 
 
 _CODES = {404: "not_found", 405: "method_not_allowed", 408: "slow_body", 413: "body_too_large", 429: "overloaded"}
@@ -120,7 +130,7 @@ async def _refused(request: Request, error: Exception) -> Response:
     """No such path or method, or a body that is too large or cannot be read."""
     assert isinstance(error, HTTPException)
     if error.status_code == 400:
-        return _bad_body(_UNREADABLE.get(type(error.__cause__), f"no JSON that can be read here: {error.detail}"))
+        return await _unreadable(request, error)
     code = _CODES.get(error.status_code, "invalid_request")
     headers = {"x-should-retry": "false", **(error.headers or {})}
     return answered(body(error.status_code, code, _refusal(request, error)), status=error.status_code, headers=headers)

@@ -14,6 +14,7 @@ from starlette.responses import Response
 from omnizmq.frontend.http import coding
 from omnizmq.frontend.http.answer import CHAT_ID, Head, Streamed, Whole
 from omnizmq.frontend.http.asking import Asked
+from omnizmq.frontend.http.bodies import BodyRoute
 from omnizmq.frontend.http.coding import taken
 from omnizmq.frontend.http.described import GENERATING, HEADERS, refusals
 from omnizmq.frontend.http.gone import while_connected
@@ -26,7 +27,7 @@ from omnizmq.frontend.output import RequestOutput
 
 def routes(service: Service) -> APIRouter:
     """For the deployment that the service is a client of."""
-    router = APIRouter()
+    router = APIRouter(route_class=BodyRoute)
 
     @router.post(
         "/v1/chat/completions",

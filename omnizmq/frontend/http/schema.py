@@ -96,7 +96,7 @@ class Body(Lenient):
             if isinstance(one, dict | list):
                 count += len(one)
                 if count > MOST_VALUES:
-                    raise BridgeError(400, "invalid_request", f"the body has more than {MOST_VALUES} values")
+                    raise too_many_values()
             match one:
                 case str() as text if not text.isascii():
                     _check_characters(text)
@@ -105,6 +105,10 @@ class Body(Lenient):
                 case list() as items:
                     held += items
         return given
+
+
+def too_many_values() -> BridgeError:
+    return BridgeError(400, "invalid_request", f"the body has more than {MOST_VALUES} values")
 
 
 def _same(value: Any, nothing: Any) -> bool:

@@ -23,6 +23,9 @@ STOP_TIMEOUT_S = 3
 """How long answers that are under way have when the deployment stops; it has waited for its requests before. Less than
 the 4 s after which the launcher kills a plugin, so that connections are closed in good order."""
 
+STALL_MARGIN_S = 5.0
+"""How much longer than a request a connection may be that nobody reads: whoever reads on is told why it ended."""
+
 
 async def serve(context: PluginContext, settings: Settings) -> None:
     """Until the deployment stops. Raises `ConfigError`, `LaunchError` where it cannot listen."""
@@ -33,7 +36,7 @@ async def serve(context: PluginContext, settings: Settings) -> None:
         ):
             config = uvicorn.Config(
                 app.make(Service(client, operator, settings)),
-                http=Connection,
+                http=_connection(context.config.router.slow_reader_grace_s + STALL_MARGIN_S),
                 ws="none",
                 backlog=BACKLOG,
                 log_config=None,
@@ -50,6 +53,13 @@ async def serve(context: PluginContext, settings: Settings) -> None:
             stopping.cancel()
             server.should_exit = True
             await serving
+
+
+def _connection(stall_s_: float) -> type[Connection]:
+    class _Connection(Connection):
+        stall_s = stall_s_
+
+    return _Connection
 
 
 class _Server(uvicorn.Server):

@@ -6,9 +6,10 @@ import asyncio
 import logging
 import re
 import time
-from collections.abc import AsyncGenerator, Iterator
+from collections.abc import AsyncGenerator, Callable, Iterator
 from contextlib import ExitStack, aclosing, contextmanager
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 from starlette.requests import Request
@@ -54,8 +55,13 @@ class Service:
         self.keys = Keys(settings.api_keys)
         self.transcripts = Transcripts()
         self.metrics = Metrics(self.model)
-        self.in_flight = 0
+        self._places: set[object] = set()
         self._wrong_settings: set[str] = set()  # which the log has been told of
+
+    @property
+    def in_flight(self) -> int:
+        """Requests in work: of one that has ended, the answer may still be on its way."""
+        return len(self._places)
 
     def owner(self, request: Request) -> str:
         """Whose key it bears, as `KeysFirst` has found."""
@@ -81,32 +87,36 @@ class Service:
             raise RouterLostError(f"the router did not answer within {STATUS_S:g} s") from error
 
     @contextmanager
-    def _place(self) -> Iterator[None]:
-        """One of `max_concurrent`. Raises `BridgeError`."""
+    def _place(self) -> Iterator[Callable[[], None]]:
+        """One of `max_concurrent`, and what gives it back before. Raises `BridgeError`."""
         if self.in_flight >= self.settings.max_concurrent:
             raise BridgeError(
                 429, "overloaded", f"{self.in_flight} requests are in work here, as many as are let in at once"
             )
-        self.in_flight += 1
+        place = object()
+        self._places.add(place)
+        give_back = partial(self._places.discard, place)
         try:
-            yield
+            yield give_back
         finally:
-            self.in_flight -= 1
+            give_back()
 
     async def outputs(self, asked: Asked, caller: Caller) -> AsyncGenerator[RequestOutput, None]:
         """As `AsyncClient.generate` gives them; the request is the caller's from the moment it goes out. It has one of
-        `max_concurrent` places until they are closed. Raises `OmnizmqError`, `BridgeError`."""
+        `max_concurrent` places until it has ended, whether or not its caller has read that by then. Raises
+        `OmnizmqError`, `BridgeError`."""
         living = ExitStack()
-        generated = self.client.generate(
-            asked.prompt,
-            modalities=asked.modalities,
-            params=asked.params,
-            request_id=caller.external_id,
-            deadline_s=caller.deadline_s,
-            traceparent=caller.traceparent,
-            submitted=lambda *ids: living.enter_context(self.keys.live(caller.owner, *ids)),
-        )
-        with self._place(), self._naming(asked), self.metrics.request() as measure, living:
+        with self._place() as give_back, self._naming(asked), self.metrics.request() as measure, living:
+            generated = self.client.generate(
+                asked.prompt,
+                modalities=asked.modalities,
+                params=asked.params,
+                request_id=caller.external_id,
+                deadline_s=caller.deadline_s,
+                traceparent=caller.traceparent,
+                submitted=lambda *ids: living.enter_context(self.keys.live(caller.owner, *ids)),
+                ended=give_back,
+            )
             async with aclosing(generated):
                 async for output in generated:
                     measure(output)

@@ -13,6 +13,7 @@ from starlette.responses import Response
 
 from omnizmq.frontend.http.answer import check_ended, notes_of, tokens_of
 from omnizmq.frontend.http.asking import Asked
+from omnizmq.frontend.http.bodies import BodyRoute
 from omnizmq.frontend.http.coding import taken
 from omnizmq.frontend.http.described import GENERATING, HEADERS, SOUNDS, refusals
 from omnizmq.frontend.http.problems import BridgeError, RefusedError
@@ -25,7 +26,7 @@ from omnizmq.frontend.output import RequestOutput
 
 def routes(service: Service) -> APIRouter:
     """For the deployment that the service is a client of."""
-    router = APIRouter()
+    router = APIRouter(route_class=BodyRoute)
 
     @router.post(
         "/v1/audio/speech",

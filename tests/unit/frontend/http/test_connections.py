@@ -1,9 +1,11 @@
-"""Connections that ask for nothing are closed, and no more are held than there may be; on real sockets."""
+"""Connections that ask for nothing or take nothing are closed; no more are held than there may be. On real sockets."""
 
 from __future__ import annotations
 
 import asyncio
+import itertools
 import json
+import socket
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
 from typing import Any
@@ -13,6 +15,7 @@ import pytest
 pytest.importorskip("uvicorn", reason="not installed: the extra `http`")
 
 import uvicorn
+from support.running import until
 from uvicorn.server import ServerState
 
 from omnizmq.frontend.http import connections
@@ -30,14 +33,33 @@ async def app(_: Any, __: Any, send: Any) -> None:
     await send({"type": "http.response.body", "body": b"ok"})
 
 
+async def large(_: Any, __: Any, send: Any) -> None:
+    """More than sockets hold."""
+    await send({"type": "http.response.start", "status": 200, "headers": []})
+    for _ in range(64):
+        await send({"type": "http.response.body", "body": bytes(1 << 20), "more_body": True})
+    await send({"type": "http.response.body"})
+
+
+async def whole(_: Any, __: Any, send: Any) -> None:
+    await send({"type": "http.response.start", "status": 200, "headers": [(b"content-length", b"67108864")]})
+    await send({"type": "http.response.body", "body": bytes(64 << 20)})
+
+
 @asynccontextmanager
-async def serving() -> AsyncIterator[int]:
+async def serving(app: Any = app) -> AsyncIterator[int]:
+    async with served(app) as (port, _):
+        yield port
+
+
+@asynccontextmanager
+async def served(app: Any) -> AsyncIterator[tuple[int, ServerState]]:
     config = uvicorn.Config(app, lifespan="off", log_config=None, http=connections.Connection, timeout_keep_alive=60)
     config.load()
     state = ServerState()
     made = lambda: connections.Connection(config=config, server_state=state, app_state={})  # noqa: E731
     async with await asyncio.get_running_loop().create_server(made, "127.0.0.1", 0) as server:
-        yield server.sockets[0].getsockname()[1]
+        yield server.sockets[0].getsockname()[1], state
         for one in list(state.connections):
             one.transport.abort()
 
@@ -139,3 +161,93 @@ def test_more_than_there_may_be_are_closed_at_once(
     assert [record.getMessage() for record in caplog.records] == [
         "more than 2 connections: new ones are closed at once"
     ]
+
+
+@asynccontextmanager
+async def asked(port: int, data: bytes) -> AsyncIterator[socket.socket]:
+    """By a caller that reads nothing."""
+    with socket.create_connection(("127.0.0.1", port)) as caller:
+        caller.setblocking(False)
+        await asyncio.get_running_loop().sock_sendall(caller, data)
+        yield caller
+
+
+@pytest.mark.parametrize("answer", [large, whole])
+@pytest.mark.parametrize("data", [ASK, ASK[:-2] + b"connection: close\r\n\r\n", ASK * 100])
+def test_one_that_takes_nothing_of_an_answer_is_closed(
+    monkeypatch: pytest.MonkeyPatch, answer: Any, data: bytes
+) -> None:
+    monkeypatch.setattr(connections.Connection, "stall_s", 0.1)
+
+    async def scenario() -> None:
+        async with served(answer) as (port, state), asked(port, data):
+            await until(lambda: state.total_requests > 0 or bool(state.tasks))
+            await until(lambda: not state.connections and not state.tasks)
+
+    asyncio.run(scenario())
+
+
+def test_one_that_takes_something_of_an_answer_each_time_is_not(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(connections, "LOOK_S", 0.01)
+    monkeypatch.setattr(connections.Connection, "stall_s", 0.1)
+    looks = itertools.count()
+    monkeypatch.setattr(connections.tcp, "acknowledged", lambda _: next(looks))
+
+    async def scenario() -> None:
+        async with served(large) as (port, state), asked(port, ASK):
+            await until(lambda: next(looks) > 100)
+            assert state.connections
+
+    asyncio.run(scenario())
+
+
+def paused(state: ServerState) -> bool:
+    return all(one.flow is not None and one.flow.read_paused for one in state.connections)
+
+
+@pytest.mark.parametrize("rest", [b"", b"\r\n", ASK])
+def test_one_that_goes_is_known_to_have_gone_whatever_it_has_sent(rest: bytes) -> None:
+    told = []
+
+    async def waits(_: Any, receive: Any, __: Any) -> None:
+        while (message := await receive())["type"] != "http.disconnect":
+            told.append(message)
+        told.append(message)
+
+    async def scenario() -> None:
+        async with served(waits) as (port, state):
+            async with asked(port, ASK) as caller:
+                await until(lambda: len(told) == 1)
+                await asyncio.get_running_loop().sock_sendall(caller, rest)
+                await until(lambda: not rest or paused(state))
+            await until(lambda: len(told) == 2 and not state.connections)
+
+    asyncio.run(scenario())
+
+
+def test_an_answer_without_its_end_is_cut_off_after_all_that_was_written(caplog: pytest.LogCaptureFixture) -> None:
+    async def cut_off(_: Any, __: Any, send: Any) -> None:
+        await send({"type": "http.response.start", "status": 200, "headers": []})
+        await send({"type": "http.response.body", "body": bytes(8 << 20), "more_body": True})
+
+    async def scenario() -> None:
+        async with serving(cut_off) as port:
+            answer = await read(await sent(port, ASK))
+            assert answer.count(0) == 8 << 20
+            assert not answer.endswith(b"0\r\n\r\n")
+
+    asyncio.run(scenario())
+    assert not caplog.records
+
+
+def test_a_stop_does_not_wait_for_an_answer_that_nobody_takes(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(connections, "STOP_S", 0.1)
+
+    async def scenario() -> None:
+        async with served(large) as (port, state), asked(port, ASK):
+            await until(lambda: bool(state.tasks))
+            for one in list(state.connections):
+                one.shutdown()
+            await until(lambda: not state.connections and not state.tasks)
+
+    asyncio.run(scenario())
