@@ -13,12 +13,12 @@ import signal
 import sys
 import time
 from collections.abc import Callable
-from importlib.metadata import entry_points
+from importlib.metadata import entry_points, version
 from pathlib import Path
 
 import msgspec
 
-from omnizmq import __version__, lifeline
+from omnizmq import lifeline
 from omnizmq import protocol as wire
 from omnizmq.config import Config
 from omnizmq.errors import ConfigError, OmnizmqError, ProtocolError, StageError
