@@ -18,7 +18,14 @@ from typing import Any, Self
 import msgspec
 
 from omnizmq import protocol as wire
-from omnizmq.errors import InvalidRequestError, OmnizmqError, PromptTooLargeError, ProtocolError, RouterLostError
+from omnizmq.errors import (
+    DeadlineExceededError,
+    InvalidRequestError,
+    OmnizmqError,
+    PromptTooLargeError,
+    ProtocolError,
+    RouterLostError,
+)
 from omnizmq.frontend.core import Answer, ClientTable, Connected, Credit, OutputKind, Rejected, Signal, Wake
 from omnizmq.frontend.link import Watch, locate
 from omnizmq.frontend.orders import ORDER_TIMEOUT_S, Action, make_order
@@ -32,6 +39,9 @@ Params = Mapping[str, Mapping[str, wire.Param]]
 CONNECT_TIMEOUT_S = 5.0
 CALL_TIMEOUT_S = 10.0
 ABORT_WAIT_S = 2.0
+
+LATE_S = 1.0
+"""How long after a request's deadline its router may be silent."""
 
 
 class AsyncClient:
@@ -171,7 +181,8 @@ class AsyncClient:
         `submitted` is told the request's id and its external one when it is about to go out: what is aborted by them
         later, also before its first output, is this request. `ended` is called when its end has come, which may be long
         before its consumer has come to it.
-        Raises an `OmnizmqError` for a refusal and for a request that failed; an abort is no error.
+        Raises an `OmnizmqError` for a refusal and for a request that failed; an abort is no error. Where the router
+        does not say that the deadline has passed, the client does, a second later.
         """
         submit = self._submission(
             prompt, modalities, params, request_id, deadline_s, priority, affinity, output_kind, traceparent
@@ -187,11 +198,12 @@ class AsyncClient:
             raise
         if ended is not None:
             self._ends[rid] = ended
+        until = None if deadline_s is None else asyncio.get_running_loop().time() + deadline_s + LATE_S
         try:
             while True:
                 item = self._table.take(rid)
                 if item is None:
-                    await self._woken(rid)
+                    await self._woken_until(rid, until)
                     continue
                 if isinstance(item, OmnizmqError):
                     item.request_id = rid
@@ -263,6 +275,16 @@ class AsyncClient:
             await waiting
         finally:
             self._waiting.pop(request_id, None)
+
+    async def _woken_until(self, request_id: str, until: float | None) -> None:
+        """Raises `DeadlineExceededError` at that time of the loop's."""
+        try:
+            async with asyncio.timeout_at(until):
+                await self._woken(request_id)
+        except TimeoutError:
+            error = DeadlineExceededError(f"the deadline has passed, and the router is silent since {LATE_S:g} s")
+            error.request_id = request_id
+            raise error from None
 
     # --- Calls -----------------------------------------------------------------------------------------------------
 

@@ -274,6 +274,18 @@ def test_f1_r2_what_a_worker_spoils_is_not_asked_again(
         assert eventually(running.idle)
 
 
+def test_b2_a_deadline_passes_though_the_router_does_not_answer() -> None:
+    with calling(*ECHO, "router.heartbeat_timeout_s=600") as (running, caller):
+        kill(running.pid, signal.SIGSTOP)
+        try:
+            late = caller.refused(openai.InternalServerError, **BODY, extra_headers={"x-request-timeout": "0.5"})
+        finally:
+            kill(running.pid, signal.SIGCONT)
+        assert late == (504, "deadline_exceeded", 1)
+        assert eventually(running.idle)
+        assert caller.chat(**BODY).choices[0].message.content == "one two three"
+
+
 def test_f6_a_router_that_does_not_answer() -> None:
     with calling(*ECHO, "router.heartbeat_timeout_s=600") as (running, caller):
         kill(running.pid, signal.SIGSTOP)
@@ -283,7 +295,7 @@ def test_f6_a_router_that_does_not_answer() -> None:
         finally:
             kill(running.pid, signal.SIGCONT)
         assert (caught.value.status_code, caught.value.code, len(caller.came)) == (503, "router_lost", 1)
-        assert "the router did not answer within 10 s" in caught.value.message
+        assert "the router did not answer within 2 s" in caught.value.message
         assert caller.chat(**BODY).choices[0].message.content == "one two three"
 
 

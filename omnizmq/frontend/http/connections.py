@@ -34,6 +34,12 @@ for its answers."""
 MOST = 4096
 """Connections at once, or half as many as the process may have descriptors; more are closed at once."""
 
+SPARE = 160
+"""Descriptors that are left, where there are few: for what else the process has open, and for connections that are
+accepted and not counted yet, which are some times `listening.ACCEPTS`."""
+
+_FRAMED_TWICE = {b"content-length", b"transfer-encoding"}
+
 COMPLAINT_S = 60.0
 
 _logger = logging.getLogger(__name__)
@@ -82,13 +88,18 @@ class Connection(H11Protocol):
         self._moved_at = self.loop.time()
 
     async def _run(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """An answer that the application leaves without its end is cut off: what there is of it still goes out."""
+        """An answer that the application leaves without its end is cut off: what there is of it still goes out. After a
+        body whose length is said in two ways the connection is closed (RFC 9112, 6.1): others may have seen two
+        requests there."""
         ended = False
+        closes = {name for name, _ in scope["headers"]} >= _FRAMED_TWICE
 
         async def sending(message: Message) -> None:
             nonlocal ended
             if self.transport.is_closing():  # to write on would be an error each time until it is known to be lost
                 await self._lost.wait()
+            if closes and message["type"] == "http.response.start":
+                message = {**message, "headers": [*message["headers"], (b"connection", b"close")]}
             await send(message)
             ended = message["type"] == "http.response.body" and not message.get("more_body", False)
 
@@ -128,4 +139,4 @@ class Connection(H11Protocol):
 def most() -> int:
     """Connections at once."""
     descriptors, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
-    return min(MOST, descriptors // 2)
+    return max(1, min(MOST, descriptors // 2, descriptors - SPARE))

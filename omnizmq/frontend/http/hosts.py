@@ -5,6 +5,7 @@ still name that site as `host`."""
 from __future__ import annotations
 
 import ipaddress
+import re
 from collections.abc import Collection
 
 from starlette.types import ASGIApp, Receive, Scope, Send
@@ -42,6 +43,11 @@ def is_local(host: str) -> bool:
         return False
 
 
+_HOST = re.compile(r"(?:\[([0-9a-f:.]*)\]|([^\[\]:@/?#\\]*))(?::[0-9]*)?", re.IGNORECASE)
+"""RFC 9110, 7.2: a name or an address, with or without a port."""
+
+
 def _name(host: str) -> str:
-    name = host[1:].partition("]")[0] if host.startswith("[") else host.partition(":")[0]
-    return name.lower()
+    """Empty where it is none."""
+    found = _HOST.fullmatch(host)
+    return (found[1] or found[2] or "").lower() if found else ""

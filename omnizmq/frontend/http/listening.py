@@ -11,7 +11,10 @@ from omnizmq.errors import ConfigError, LaunchError
 from omnizmq.frontend.http.settings import Settings
 
 BACKLOG = 128
-"""Connections that wait to be accepted; the event loop takes as many in one turn."""
+"""Connections that wait to be accepted."""
+
+ACCEPTS = 16
+"""How many of these the event loop takes in one turn."""
 
 
 @contextmanager

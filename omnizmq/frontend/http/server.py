@@ -13,7 +13,7 @@ import uvicorn
 from omnizmq.frontend.client import AsyncClient
 from omnizmq.frontend.http import app
 from omnizmq.frontend.http.connections import Connection
-from omnizmq.frontend.http.listening import BACKLOG, listening
+from omnizmq.frontend.http.listening import ACCEPTS, BACKLOG, listening
 from omnizmq.frontend.http.sending import was_not_cut_off
 from omnizmq.frontend.http.service import Service
 from omnizmq.frontend.http.settings import Settings
@@ -38,8 +38,9 @@ async def serve(context: PluginContext, settings: Settings) -> None:
                 app.make(Service(client, operator, settings)),
                 http=_connection(context.config.router.slow_reader_grace_s + STALL_MARGIN_S),
                 ws="none",
-                backlog=BACKLOG,
+                backlog=ACCEPTS,
                 log_config=None,
+                log_level="error",  # its warnings are about what callers send, and everybody can send it
                 access_log=False,
                 lifespan="off",
                 server_header=False,
@@ -75,6 +76,8 @@ class _Server(uvicorn.Server):
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         await super().startup(sockets)
+        for listener in sockets or ():
+            listener.listen(BACKLOG)
         self._started()
 
 

@@ -251,3 +251,24 @@ def test_a_stop_does_not_wait_for_an_answer_that_nobody_takes(monkeypatch: pytes
             await until(lambda: not state.connections and not state.tasks)
 
     asyncio.run(scenario())
+
+
+def test_after_a_body_whose_length_is_said_twice_the_connection_is_closed() -> None:
+    async def hello(_: Any, __: Any, send: Any) -> None:
+        await send({"type": "http.response.start", "status": 200, "headers": [(b"content-length", b"2")]})
+        await send({"type": "http.response.body", "body": b"ok"})
+
+    async def scenario() -> None:
+        async with serving(hello) as port:
+            twice = b"content-length: 5\r\ntransfer-encoding: chunked\r\n\r\n0\r\n\r\n"
+            answer = await read(await sent(port, ASK[:-2] + twice + ASK))
+            assert answer.count(b"HTTP/1.1 200 ") == 1
+            assert b"\r\nconnection: close\r\n" in answer
+
+    asyncio.run(scenario())
+
+
+@pytest.mark.parametrize(("descriptors", "held"), [(1 << 20, 4096), (1024, 512), (256, 96), (64, 1)])
+def test_descriptors_are_left_for_all_else(monkeypatch: pytest.MonkeyPatch, descriptors: int, held: int) -> None:
+    monkeypatch.setattr(connections.resource, "getrlimit", lambda _: (descriptors, 1 << 20))
+    assert connections.most() == held
