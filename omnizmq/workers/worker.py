@@ -367,7 +367,8 @@ def main() -> None:
         spec = decode(sys.stdin.buffer.raw.readline())  # type: ignore[union-attr]
     except msgspec.MsgspecError as error:
         sys.exit(
-            f"omnizmq {version('omnizmq')} cannot read what its launcher says ({error}): install the same omnizmq in both"
+            f"omnizmq {version('omnizmq')} cannot read what its launcher says ({error}): "
+            "install the same omnizmq in both"
         )
     logging.basicConfig(
         level=logging.INFO, stream=sys.stderr, format=f"%(asctime)s {spec.replica} %(levelname)s %(message)s"

@@ -150,7 +150,8 @@ BROKEN = {
     "NUL, escaped": within("user", b'"\\u0000"'),
     "UTF-16": json.dumps(BODY).encode("utf-16"),
     "a byte order mark": b"\xef\xbb\xbf" + json.dumps(BODY).encode(),
-    "deep": deep(100_000),
+    "deep": deep(5_000),
+    "too deep to look": deep(100_000),
     "deep lists": b"[" * 100_000,
     "deep where anything may stand": within("params", deep(900)),
     "deep where nothing counts": within("logit_bias", deep(900)),
@@ -177,6 +178,7 @@ TOLD = {
     "cut off": "the body is no JSON at character 79: Expecting ',' delimiter",
     "no UTF-8": "the body is no JSON: it is no UTF-8",
     "deep": "the body is no JSON that can be read here: it is nested too deeply",
+    "too deep to look": "the body has more than 16384 values",
     "many digits": "the body is no JSON that can be read here: a number has too many digits",
     "a lone surrogate in a key": "the body has a lone surrogate, which is no character, at the end of '\\ud800'",
     "deep where anything may stand": "params.a.a: a number, a string, a list of strings, true, false or null was"
