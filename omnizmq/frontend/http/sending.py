@@ -5,7 +5,6 @@ from __future__ import annotations
 import logging
 from collections.abc import AsyncGenerator, Coroutine, Iterable
 from contextlib import aclosing, suppress
-from contextvars import ContextVar
 from typing import Any, NamedTuple
 
 import msgspec
@@ -19,9 +18,6 @@ from omnizmq.frontend.http.gone import CallerGoneError, while_connected
 from omnizmq.frontend.http.problems import BridgeError
 
 log = logging.getLogger(__name__)
-
-_cut_off: ContextVar[bool] = ContextVar("cut_off", default=False)
-"""Of the task that answers one HTTP request: it has ended its answer before the end, and said so."""
 
 DONE = b"data: [DONE]\n\n"
 encode = msgspec.json.Encoder().encode
@@ -78,10 +74,9 @@ class _Sent(Response):
         # Here, because a caller that has gone already cancels what sends before it begins.
         async with aclosing(self._begun.source), aclosing(self._begun.parts):
             with suppress(CallerGoneError):
-                _cut_off.set(not await while_connected(receive, self._send(send)))
+                await while_connected(receive, self._send(send))
 
-    async def _send(self, send: Send) -> bool:
-        """Whether the answer is whole."""
+    async def _send(self, send: Send) -> None:
         await send({"type": "http.response.start", "status": self.status_code, "headers": self.raw_headers})
         try:
             async for part in self._begun.parts:
@@ -89,12 +84,6 @@ class _Sent(Response):
         except (OmnizmqError, BridgeError) as error:
             if self.media_type != "text/event-stream":
                 log.warning("the answer to %s is cut off: %s", self._begun.request_id, error)
-                return False  # without its end, by which the caller tells it from a whole one
+                return  # without its end, by which the caller tells it from a whole one
             await send({"type": "http.response.body", "body": event(problems.of(error)[1]), "more_body": True})
         await send({"type": "http.response.body", "body": b"", "more_body": False})
-        return True
-
-
-def was_not_cut_off(_: logging.LogRecord) -> bool:
-    """A filter for the server's log: that an answer has no end it need not say of one that was cut off here."""
-    return not _cut_off.get()

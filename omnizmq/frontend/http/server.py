@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import logging
 import socket
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -14,7 +13,6 @@ from omnizmq.frontend.client import AsyncClient
 from omnizmq.frontend.http import app
 from omnizmq.frontend.http.connections import Connection
 from omnizmq.frontend.http.listening import ACCEPTS, BACKLOG, listening
-from omnizmq.frontend.http.sending import was_not_cut_off
 from omnizmq.frontend.http.service import Service
 from omnizmq.frontend.http.settings import Settings
 from omnizmq.plugin import PluginContext
@@ -46,7 +44,6 @@ async def serve(context: PluginContext, settings: Settings) -> None:
                 server_header=False,
                 timeout_graceful_shutdown=STOP_TIMEOUT_S,
             )
-            logging.getLogger("uvicorn.error").addFilter(was_not_cut_off)
             server = _Server(config, lambda: context.listening(_url(listener)))
             serving = asyncio.ensure_future(server.serve([listener]))
             stopping = asyncio.ensure_future(context.stopping.wait())
