@@ -13,6 +13,9 @@ from starlette.responses import Response
 
 from omnizmq.frontend.http.schema import MOST_VALUES, too_many_values
 
+MOST_DIGITS = 500
+"""Of a whole number; those that have a meaning here have 19."""
+
 _MARKS = 2 * MOST_VALUES + 1
 """A value has a comma before it, or is the first of its list or object; it may open one itself."""
 
@@ -40,7 +43,14 @@ def loaded(body: bytes) -> Any:
     RecursionError for what is no JSON in UTF-8."""
     if _count(body, b",[{") > _MARKS and _has_more(body):
         raise too_many_values()
-    return json.loads(body.decode("utf-8-sig"))
+    return json.loads(body.decode("utf-8-sig"), parse_int=_integer)
+
+
+def _integer(digits: str) -> int:
+    """Raises ValueError for one that is long: the time that it takes grows with the square of its length."""
+    if len(digits) > MOST_DIGITS:
+        raise ValueError("a number has too many digits")
+    return int(digits)
 
 
 def _has_more(body: bytes) -> bool:

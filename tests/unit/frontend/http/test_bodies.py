@@ -33,7 +33,7 @@ MARKS = ',[{:}]"\\ \\" \\\\" é'
 )
 @pytest.mark.parametrize("before", ["[", '{"a":[', '{"\\"": "\\\\", "a":['])
 def test_more_than_anybody_means_are_refused_unread(monkeypatch: pytest.MonkeyPatch, unit: str, before: str) -> None:
-    monkeypatch.setattr(json, "loads", lambda _: pytest.fail("it was read"))
+    monkeypatch.setattr(json, "loads", lambda *_, **__: pytest.fail("it was read"))
     with pytest.raises(BridgeError, match=f"^the body has more than {MOST_VALUES} values$") as refused:
         bodies.loaded((before + ",".join([unit] * MANY)).encode())
     assert refused.value.status == 400
@@ -56,6 +56,13 @@ def test_more_than_anybody_means_are_refused_unread(monkeypatch: pytest.MonkeyPa
 @pytest.mark.parametrize("ascii_only", [True, False])
 def test_as_many_as_may_be_are_read_whatever_strings_hold(document: Any, ascii_only: bool) -> None:
     assert bodies.loaded(json.dumps(document, ensure_ascii=ascii_only).encode()) == document
+
+
+def test_a_number_may_have_so_many_digits() -> None:
+    digits = "9" * bodies.MOST_DIGITS
+    assert bodies.loaded(f"[{digits}, -1, {digits}9.5]".encode()) == [int(digits), -1, float("inf")]
+    with pytest.raises(ValueError, match="too many digits"):
+        bodies.loaded(f"[{digits}9]".encode())
 
 
 def test_a_byte_order_mark_is_no_part_of_it() -> None:
