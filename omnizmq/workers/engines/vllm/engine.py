@@ -24,7 +24,8 @@ from omnizmq.tables import nearest
 from omnizmq.workers.engine import Engine, EngineContext
 from omnizmq.workers.engines import qwen3_omni
 from omnizmq.workers.engines.hf.checkpoint import Checkpoint
-from omnizmq.workers.engines.vllm import names, options
+from omnizmq.workers.engines.vllm import memory, names, options
+from omnizmq.workers.memory import MemoryAsked, MemoryNeed
 
 if TYPE_CHECKING:
     from vllm.v1.engine.llm_engine import LLMEngine
@@ -42,16 +43,25 @@ def check_options(stage: str, given: Mapping[str, Any]) -> None:
     options.split(stage, given)
 
 
+def estimate_memory(asked: MemoryAsked) -> MemoryNeed:
+    """For `omnizmq check`, before anything loads. Raises `ModelNotFoundError`, `ConfigError`, `LaunchError`."""
+    _check_place(asked)
+    if _TINY.fullmatch(asked.model):
+        return MemoryNeed(notes=(f"stage {asked.stage}: {asked.model} is made when it is loaded",))
+    return memory.estimate(asked, Checkpoint(asked.model))
+
+
 def create(context: EngineContext) -> Engine:
     """Load the model. Raises `ConfigError` (option, edge, model) or `LaunchError`."""
-    own, arguments = options.split(context.stage, context.options)
-    tensor, pipeline = options.check_parallel(context.stage, own, len(context.device))
-    if context.final_output not in (None, "text"):
-        raise ConfigError(f'stage.{context.stage}.final_output = "{context.final_output}": vllm makes "text"')
+    own, arguments, (tensor, pipeline) = _check_place(context)
     _set_environment(context, own)
     checkpoint = _checkpoint(context)
+    on_cpu = {
+        "enforce_eager": True,  # compiling takes a minute there, for a tenth of speed
+        "kv_cache_memory_bytes": options.CPU_CACHE_BYTES,
+    }
     arguments = {
-        "enforce_eager": not context.device,  # compiling for a CPU takes a minute, for a tenth of speed
+        **({} if context.device else on_cpu),
         "max_num_seqs": context.max_inflight,
         "scheduling_policy": "priority",
         **arguments,
@@ -63,6 +73,16 @@ def create(context: EngineContext) -> Engine:
         "disable_log_stats": True,
     }
     return _generation(context, checkpoint, arguments)
+
+
+def _check_place(
+    asked: EngineContext | MemoryAsked,
+) -> tuple[dict[str, Any], dict[str, Any], tuple[int, int]]:
+    """The options, and how many processes compute a replica. Raises `ConfigError`."""
+    own, arguments = options.split(asked.stage, asked.options)
+    if asked.final_output not in (None, "text"):
+        raise ConfigError(f'stage.{asked.stage}.final_output = "{asked.final_output}": vllm makes "text"')
+    return own, arguments, options.check_parallel(asked.stage, own, len(asked.device))
 
 
 def _set_environment(context: EngineContext, own: Mapping[str, Any]) -> None:
@@ -97,7 +117,7 @@ def _generation(context: EngineContext, checkpoint: Checkpoint, arguments: dict[
     from omnizmq.workers.engines.vllm.handing import Texts, TokenIds
     from omnizmq.workers.engines.vllm.prompts import Prompts
 
-    for_talker = checkpoint.config.get("model_type") == qwen3_omni.MODEL.model_type
+    for_talker = memory.is_for_talker(checkpoint)
     if for_talker:
         arguments["hf_overrides"] = thinker_text.text_config
     context.progress("loading the model")

@@ -10,6 +10,10 @@ from omnizmq.workers.engines.settings import check_given, whole
 
 _OWN = {"threads": whole(1, 1024), "tensor_parallel_size": whole(1, 1024), "pipeline_parallel_size": whole(1, 1024)}
 
+CPU_CACHE_BYTES = 1 << 30
+"""Of keys and values, unless `kv_cache_memory_bytes` says it. vLLM itself would take nearly all of the machine's
+memory, which other stages need, too."""
+
 _ELSEWHERE = {
     "model": "the configuration's `model` says it",
     "tokenizer": "the checkpoint's own is used",
