@@ -126,7 +126,8 @@ def _generation(context: EngineContext, checkpoint: Checkpoint, arguments: dict[
     config = engine.model_config
     prompts = Prompts(checkpoint, config.get_vocab_size(), config.max_model_len - 1)
     end = engine.get_tokenizer().eos_token_id
-    return Generation(context, engine, prompts, TokenIds() if for_talker else Texts(), end)
+    handing = TokenIds() if for_talker else Texts()
+    return Generation(context, engine, prompts, handing, 0 if end is None else end)
 
 
 def _load(context: EngineContext, arguments: Mapping[str, Any]) -> LLMEngine:

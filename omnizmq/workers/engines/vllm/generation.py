@@ -36,7 +36,8 @@ _SAY = {"say": text(SAY_CHARS)}
 
 
 class Generation:
-    """See the module. `handing`: what goes to downstream stages; `end`: the token that ends a given answer."""
+    """See the module. `handing`: what goes to downstream stages; `end`: the token that ends a given answer, which is
+    not said."""
 
     def __init__(self, context: EngineContext, engine: LLMEngine, prompts: Prompts, handing: Handing, end: int) -> None:
         self._context = context
