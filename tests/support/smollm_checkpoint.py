@@ -23,7 +23,7 @@ def main(folder: Path) -> None:
         package, gguf_file=FILE, dtype=torch.bfloat16, quantization_config=GgufConfig(dequantize=True)
     )
     model.hf_quantizer = None
-    del model.config.quantization_config
+    vars(model.config).pop("quantization_config", None)
     model.save_pretrained(folder)
     AutoTokenizer.from_pretrained(package, gguf_file=FILE).save_pretrained(folder)
 
