@@ -24,7 +24,8 @@ test-web: $(VENV)/.dev
 
 # vLLM as a stage's engine. Its packages do not go with those of the other stages: they have an environment of their own.
 test-vllm: $(VENV)/.dev $(VLLM)/smollm2-135m/config.json
-	$(BIN)/python -m pytest tests/vllm
+	$(VLLM)/bin/python -m pytest tests/e2e_vllm/test_engine.py
+	$(BIN)/python -m pytest tests/e2e_vllm --ignore=tests/e2e_vllm/test_engine.py
 
 stress: $(VENV)/.dev
 	cd tests && ../$(BIN)/python -m support.stress $(STRESS)
