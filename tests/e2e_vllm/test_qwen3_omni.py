@@ -38,8 +38,10 @@ def sound_of(outputs: list[RequestOutput]) -> np.ndarray:
 def test_tokens_codes_and_wave_are_those_of_the_whole_model(
     vllm_python: Path, tmp_path: Path, tensor_parallel: int
 ) -> None:
-    """Also where vLLM computes in two processes of its own."""
-    reference = Reference(tiny.ensure(tmp_path, 0))
+    """Also where vLLM computes in two processes of its own. The model is made here: the library of vLLM's environment
+    may be another version, which draws other weights from the same seed."""
+    model = tiny.ensure(tmp_path, 0)
+    reference = Reference(model)
     expected = {text: reference.generate(reference.ids(text), 64, 101, "ethan") for text in PROMPTS}
 
     async def scenario(deployment: Running) -> None:
@@ -63,6 +65,7 @@ def test_tokens_codes_and_wave_are_those_of_the_whole_model(
             assert sound_of(spoken).size
 
     sets = (
+        f"model={model}",
         f"stage.thinker.python={vllm_python}",
         f"stage.thinker.options.tensor_parallel_size={tensor_parallel}",
     )
