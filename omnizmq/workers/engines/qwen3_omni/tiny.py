@@ -3,7 +3,7 @@
 Every part is there (experts, multimodal positions, encoders of sound and images, code groups, sliding window,
 convolutions) and every file has its real name and form: shards with an index, one key an expert, configuration,
 tokenizer with chat template, preprocessor. About 3 MB; it is built in a second or two. The same seed makes the same
-weights. What it says is noise.
+weights, in one version of the library. What it says is noise.
 """
 
 from __future__ import annotations
