@@ -23,11 +23,12 @@ pytestmark = pytest.mark.usefixtures("no_leaks")
 MIB = 1 << 20
 CHUNK = 100_000
 OUTPUTS = 40
+ENDLESS = 100_000
 CALLERS = 60
 
 FULL = (
     "stage.thinker.options.echo=false",
-    f"stage.thinker.options.chunks={OUTPUTS}",
+    f"stage.thinker.options.chunks={ENDLESS}",
     f"stage.thinker.options.chunk_bytes={CHUNK}",
     f"stage.talker.options.chunk_bytes={CHUNK}",
     "stage.code2wav.options.echo=false",
@@ -40,8 +41,8 @@ SOUND = {"modalities": ["audio"]}
 
 
 async def answer_is_whole(client: AsyncClient) -> None:
-    outputs = await collect(client, "x", **SOUND)
-    assert outputs[-1].finish_reason == "stop"
+    outputs = await collect(client, "x", params={"thinker": {"max_tokens": OUTPUTS}}, **SOUND)
+    assert outputs[-1].finish_reason == "length"
     assert samples_of(outputs) == OUTPUTS * 100
     assert [outputs[-1].usage[stage]["completion_tokens"] for stage in STAGES] == [OUTPUTS] * 3
 
@@ -76,6 +77,7 @@ async def all_abort(client: AsyncClient, asked: Sequence[Asking], *, how: str) -
 
 
 def doomed(client: AsyncClient, how: str) -> list[Asking]:
+    """They do not end by themselves, however late this process is."""
     names = ["doomed" if how == "together" else f"doomed-{number}" for number in range(CALLERS)]
     return [Asking(client, "x", request_id=name, **SOUND) for name in names]
 
