@@ -12,14 +12,16 @@ if TYPE_CHECKING:
     from omnizmq.frontend.client import AsyncClient
     from omnizmq.frontend.output import RequestOutput
     from omnizmq.frontend.sync import Client
+    from omnizmq.protocol import TokenLogprob
 
 __version__ = "0.1.0"
-__all__ = ["AsyncClient", "Client", "RequestOutput", "__version__"]
+__all__ = ["AsyncClient", "Client", "RequestOutput", "TokenLogprob", "__version__"]
 
 _HOMES = {
     "AsyncClient": "omnizmq.frontend.client",
     "Client": "omnizmq.frontend.sync",
     "RequestOutput": "omnizmq.frontend.output",
+    "TokenLogprob": "omnizmq.protocol",
 }
 
 

@@ -21,7 +21,7 @@ import msgspec
 
 from omnizmq.errors import InvalidRequestError, OmnizmqError, ProtocolError, from_code
 
-VERSION = 5
+VERSION = 6
 """Raised by one with every change of a frame. Peers of different versions refuse each other."""
 
 FRAME_BYTES = 1 << 20
@@ -166,6 +166,27 @@ class Text(_Frame, frozen=True):
     text: str
 
 
+class TokenLogprob(_Wire, frozen=True):
+    """A token that was generated and the natural logarithm of its probability; those that were likeliest in its place,
+    with theirs, the likeliest first. A token is the UTF-8 of its text, which may be a part of a character. A logarithm
+    may be minus infinity."""
+
+    token: bytes
+    logprob: float
+    top: list[tuple[bytes, float]]
+
+    def size(self) -> int:
+        """Bytes."""
+        return len(self.token) + 8 + sum(len(token) + 8 for token, _ in self.top)
+
+
+class TextWithLogprobs(Text, frozen=True):
+    """With the tokens that were generated since the last one. Their text may come later: a character may be incomplete,
+    and a stop text may have begun."""
+
+    logprobs: list[TokenLogprob]
+
+
 class Audio(_Frame, frozen=True):
     """Mono sound: float32 little-endian samples. Any other number of bytes, or no rate, does not decode."""
 
@@ -177,7 +198,7 @@ class Audio(_Frame, frozen=True):
             raise ValueError(f"{len(self.data)} bytes at {self.sample_rate} Hz are no float32 sound")
 
 
-Content = Text | Audio
+Content = Text | TextWithLogprobs | Audio
 
 
 def content_bytes(content: Content | None) -> int:
@@ -187,8 +208,14 @@ def content_bytes(content: Content | None) -> int:
             return 0
         case Audio():
             return len(content.data)
+        case TextWithLogprobs(text, logprobs):
+            return _text_bytes(text) + sum(each.size() for each in logprobs)
         case Text(text):
-            return len(text) if text.isascii() else len(text.encode())
+            return _text_bytes(text)
+
+
+def _text_bytes(text: str) -> int:
+    return len(text) if text.isascii() else len(text.encode())
 
 
 class ErrorInfo(_Wire, frozen=True):

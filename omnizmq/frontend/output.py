@@ -17,10 +17,12 @@ if TYPE_CHECKING:
 class RequestOutput(msgspec.Struct, frozen=True):
     """One output of one final stage, or the terminal of the request, which carries no content.
 
-    `text` is a delta, or the stage's whole text with `output_kind="final"`; `audio` is float32 `[samples]` in -1..1,
-    mono, at `sample_rate` Hz. `stage_finished`: this stage's output has ended; `finished`: the request has, and nothing
-    follows. The two are never the same output (C3). `usage` maps each stage that ran to its counts;
-    `usage_incomplete` names those whose counts are missing; `notes` maps a stage to a sentence worth reading.
+    `text` is a delta, or the stage's whole text with `output_kind="final"`; `logprobs`, where its parameters ask for
+    them, are of the tokens that were generated for it, some of whose text may come with the next; `audio` is float32
+    `[samples]` in -1..1, mono, at `sample_rate` Hz. `stage_finished`: this stage's output has ended;
+    `finished`: the request has, and nothing follows. The two are never the same output (C3). `usage` maps each stage
+    that ran to its counts; `usage_incomplete` names those whose counts are missing; `notes` maps a stage to a sentence
+    worth reading.
     """
 
     request_id: str
@@ -36,6 +38,7 @@ class RequestOutput(msgspec.Struct, frozen=True):
     usage: Mapping[str, Mapping[str, int | float]] = {}
     usage_incomplete: tuple[str, ...] = ()
     notes: Mapping[str, str] = {}
+    logprobs: Sequence[wire.TokenLogprob] = ()
 
     @property
     def sound(self) -> tuple[NDArray[np.float32], int] | None:
@@ -54,7 +57,7 @@ class RequestOutput(msgspec.Struct, frozen=True):
         content: Sequence[wire.Content],
         stage_finished: bool,
     ) -> RequestOutput:
-        if len(content) == 1 and isinstance(content[0], wire.Text):
+        if len(content) == 1 and type(content[0]) is wire.Text:
             text = content[0].text
             return cls(request_id, external_id, stage, modality, text, stage_finished=stage_finished)
         texts = [part.text for part in content if isinstance(part, wire.Text)]
@@ -68,6 +71,7 @@ class RequestOutput(msgspec.Struct, frozen=True):
             audio=_samples(sounds) if sounds else None,
             sample_rate=sounds[0].sample_rate if sounds else None,
             stage_finished=stage_finished,
+            logprobs=[each for part in content if isinstance(part, wire.TextWithLogprobs) for each in part.logprobs],
         )
 
     @classmethod

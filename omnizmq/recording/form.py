@@ -87,6 +87,11 @@ def nbytes(data: bytes) -> Tree:
     return {"$bytes": len(data)}
 
 
+def logprobs(given: list[wire.TokenLogprob]) -> Tree:
+    """As many tokens of the same sizes, each with what was likely in its place."""
+    return [{"$": "TokenLogprob", "token": {"$bytes": each.size() - 8}, "logprob": 0.0, "top": []} for each in given]
+
+
 def tokens(ids: list[int] | None) -> Tree:
     return None if ids is None else {"$tokens": len(ids)}
 
@@ -142,6 +147,8 @@ _HIDDEN: dict[tuple[type, str], Callable[[Any], Tree]] = {
     (wire.AudioPart, "data"): nbytes,
     (wire.ImagePart, "data"): nbytes,
     (wire.Text, "text"): chars,
+    (wire.TextWithLogprobs, "text"): chars,
+    (wire.TextWithLogprobs, "logprobs"): logprobs,
     (wire.Audio, "data"): nbytes,
     (wire.RelayContent, "data"): nbytes,
     (wire.FeedStage, "data"): nbytes,

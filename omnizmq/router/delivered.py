@@ -10,7 +10,7 @@ from hashlib import blake2b
 from typing import Any, NamedTuple
 
 from omnizmq.errors import ReplicaLostError
-from omnizmq.protocol import Audio, Content, Text
+from omnizmq.protocol import Audio, Content, Text, TextWithLogprobs
 
 _DIGEST_BYTES = 16
 
@@ -33,6 +33,8 @@ class Delivered:
         "_lost",
         "_rate",
         "_skipped",
+        "_tokens",
+        "_tokens_ahead",
         "_units",
         "another",
         "broken",
@@ -48,11 +50,13 @@ class Delivered:
         self.consumed = 0
         self.ended = False
         self._units = 0  # characters of text, bytes of sound
+        self._tokens = 0  # with their logprobs
         self._rate = 0  # of sound, in Hz
         self._hash: Any = blake2b(digest_size=_DIGEST_BYTES) if hashed else None
         self._base = 0  # sent before this attempt
         self._skipped = 0  # outputs of this attempt that the caller has already
         self._ahead = 0  # units of this attempt that it has already, and that have not come yet
+        self._tokens_ahead = 0  # and tokens, which come when they are generated, not with their text
         self._again: Any = None  # the hash of what comes again
         self._lost: str | None = None  # the replica that this attempt makes good
         self.broken = False  # this attempt says something else
@@ -86,7 +90,7 @@ class Delivered:
     def begin_attempt(self, lost: str | None) -> None:
         """`lost`: the replica with which the last one ended."""
         self._lost = lost
-        self._base, self._skipped, self._ahead = self.sent, 0, self._units
+        self._base, self._skipped, self._ahead, self._tokens_ahead = self.sent, 0, self._units, self._tokens
         self._again = blake2b(digest_size=_DIGEST_BYTES)
 
     def pass_on(self, content: Content | None, *, last: bool, cut: bool) -> Passed | None:
@@ -96,14 +100,16 @@ class Delivered:
         """
         if self.broken and not cut:
             return None
-        if content is not None and (self._ahead or (self.ended and not _units(content))):
+        if content is not None and (self._ahead or self._tokens_ahead):
             content = self._rest(content)
-        if content is not None:
-            if self.ended:
-                raise self._differs("goes on where it had ended")
-            self._count(content)
-        elif last and self._ahead and not cut:
+        if content is not None and self.ended and not _units(content):
+            content = None
+        if content is not None and self.ended:
+            raise self._differs("goes on where it had ended")
+        if last and self._ahead and not cut:
             raise self._differs(f"ends {self._ahead} characters or bytes too soon")
+        if content is not None:
+            self._count(content)
         ends = last and not self.ended
         if content is None and not ends:
             self._skipped += 1
@@ -116,18 +122,20 @@ class Delivered:
         """What comes behind that which the caller has; None: nothing."""
         if self._ahead and isinstance(content, Audio) and content.sample_rate != self._rate:
             raise self._differs(f"has {content.sample_rate} Hz instead of {self._rate}")
-        known, rest = _split(content, self._ahead)
+        known, rest = _split(content, self._ahead, self._tokens_ahead)
         again = self._again.copy()
         again.update(_bytes(known))
-        if self._ahead == _units(known) and again.digest() != self._hash.digest():
+        if self._ahead and self._ahead == _units(known) and again.digest() != self._hash.digest():
             self.another = True
             raise self._differs("is another one")
         self._ahead -= _units(known)
+        self._tokens_ahead -= _tokens(known)
         self._again = again
         return rest
 
     def _count(self, content: Content) -> None:
         self._units += _units(content)
+        self._tokens += _tokens(content)
         self._rate = content.sample_rate if isinstance(content, Audio) else 0
         if self._hash is not None:
             self._hash.update(_bytes(content))
@@ -146,14 +154,22 @@ def _units(content: Content) -> int:
     return len(content.text) if isinstance(content, Text) else len(content.data)
 
 
+def _tokens(content: Content) -> int:
+    return len(content.logprobs) if isinstance(content, TextWithLogprobs) else 0
+
+
 def _bytes(content: Content) -> bytes:
     return content.text.encode() if isinstance(content, Text) else content.data
 
 
-def _split(content: Content, units: int) -> tuple[Content, Content | None]:
-    """The first so many units, and the rest."""
-    if units >= _units(content):
+def _split(content: Content, units: int, tokens: int) -> tuple[Content, Content | None]:
+    """The first so many units and tokens, and the rest."""
+    if units >= _units(content) and tokens >= _tokens(content):
         return content, None
+    if isinstance(content, TextWithLogprobs):
+        text, logprobs = content.text, content.logprobs
+        known = TextWithLogprobs(text[:units], logprobs[:tokens])
+        return known, TextWithLogprobs(text[units:], logprobs[tokens:])
     if isinstance(content, Text):
         return Text(content.text[:units]), Text(content.text[units:])
     return Audio(content.data[:units], content.sample_rate), Audio(content.data[units:], content.sample_rate)

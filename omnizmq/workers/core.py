@@ -461,7 +461,7 @@ class Gate:
     def _deliver(self, work: Work, output: StageOutput, *, last: bool) -> None:
         """Content of a final stage, as soon as it is known (C3) and its caller can take it (B1); of no other (P4)."""
         if work.caller is not None and (output.content is not None or last):
-            work.caller.put(wire_content(output.content), last=last)
+            work.caller.put(wire_content(output), last=last)
             self._outgoing.deliver(work, self._now_ns)
 
     def _deliver_rest(self, work: Work, output: StageOutput) -> None:

@@ -18,7 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from omnizmq.errors import OmnizmqError
-from omnizmq.protocol import Param, Prompt, Value
+from omnizmq.protocol import Param, Prompt, TokenLogprob, Value
 from omnizmq.shm.arrays import AnyArray, ArraySource, array_bytes
 
 FinishReason = Literal["stop", "length", "abort"]
@@ -77,7 +77,8 @@ class StageOutput:
 
     `ended` says that neither content nor chunks will follow; `finish_reason` (which implies it) that the stage is done
     with the request and `usage` is final. `error` ends this request alone. `note` tells the caller, in one sentence,
-    something worth knowing about a success, such as "nothing to say: the text has no words".
+    something worth knowing about a success, such as "nothing to say: the text has no words". `logprobs` are of
+    the tokens that were generated since the last output, whose text may come later, where the request asks for them.
     """
 
     request_id: str
@@ -88,6 +89,7 @@ class StageOutput:
     usage: Mapping[str, int | float] = field(default_factory=dict)  # prompt_tokens, completion_tokens, audio_s, …
     error: OmnizmqError | None = None
     note: str | None = None
+    logprobs: Sequence[TokenLogprob] = ()
 
 
 class EngineBrokenError(Exception):
@@ -184,6 +186,7 @@ class EngineContext:
     private_dir: Path  # 0700, short, shared by the deployment's workers and gone with it: for engines' own sockets
     wake: Callable[[], None]  # thread-safe: "has_work may have changed"
     progress: Callable[[str], None]  # thread-safe: what loading is doing, shown to whoever waits
+    priority_age_s: float = 5.0  # waiting so long counts as much as one more of priority (B2)
 
 
 EngineFactory = Callable[[EngineContext], Engine]

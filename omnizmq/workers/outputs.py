@@ -8,9 +8,11 @@ from __future__ import annotations
 
 import dataclasses
 import reprlib
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from math import isnan
 from typing import Any, get_args
 
+import msgspec
 import numpy as np
 
 from omnizmq import protocol as wire
@@ -34,12 +36,13 @@ def checked(output: StageOutput) -> StageOutput:
         raise StageError(f"the engine made an output that is none: {type(error).__name__}: {error}") from error
 
 
-def wire_content(content: str | Audio | None) -> wire.Content | None:
+def wire_content(output: StageOutput) -> wire.Content | None:
     """The content of a checked output."""
+    content = output.content
     if content is None:
         return None
     if isinstance(content, str):
-        return wire.Text(str(content))
+        return wire.TextWithLogprobs(content, list(output.logprobs)) if output.logprobs else wire.Text(content)
     samples = np.ascontiguousarray(content.samples, dtype="<f4")
     return wire.Audio(samples.tobytes(), int(content.sample_rate))
 
@@ -51,9 +54,10 @@ def _checked(output: StageOutput) -> StageOutput:
         raise _wrong("error", output.error, "an OmnizmqError")
     if output.note is not None and _utf8_bytes("note", output.note) > NOTE_BYTES:
         raise StageError(f"the engine made a note of {len(output.note)} characters: a sentence was expected")
-    _check_content(output.content)
+    content, logprobs = _checked_content(output)
     usage = _plain("usage", output.usage, _is_number, "a whole number or a float")
-    return dataclasses.replace(output, usage=usage, chunks=_checked_chunks(output.chunks))
+    chunks = _checked_chunks(output.chunks)
+    return dataclasses.replace(output, content=content, logprobs=logprobs, usage=usage, chunks=chunks)
 
 
 def _checked_chunks(chunks: Mapping[str, Iterable[object]]) -> dict[str, list[Chunk]]:
@@ -67,11 +71,35 @@ def _checked_chunks(chunks: Mapping[str, Iterable[object]]) -> dict[str, list[Ch
     return {target: [once[id(chunk)] for chunk in made[target]] for target in made}
 
 
-def _check_content(content: object) -> None:
+def _checked_content(output: StageOutput) -> tuple[str | Audio | None, Sequence[wire.TokenLogprob]]:
+    """Tokens whose text comes later have an empty one."""
+    content, logprobs = output.content, _checked_logprobs(output.logprobs)
+    content = "" if content is None and logprobs else content
+    _check_content(content, sum(each.size() for each in logprobs))
+    if logprobs and not isinstance(content, str):
+        raise _wrong("logprobs", logprobs, "none for audio")
+    return (str(content) if isinstance(content, str) else content), logprobs
+
+
+def _checked_logprobs(given: Sequence[wire.TokenLogprob]) -> Sequence[wire.TokenLogprob]:
+    """As they will arrive."""
+    if not given:
+        return ()
+    try:
+        made = msgspec.msgpack.decode(msgspec.msgpack.encode(given), type=list[wire.TokenLogprob])
+    except (msgspec.ValidationError, TypeError) as error:
+        raise _wrong("logprobs", given, f"a list of TokenLogprob ({error})") from error
+    for each in made:
+        if isnan(each.logprob) or any(isnan(logprob) for _, logprob in each.top):
+            raise _wrong("logprobs", each, "a logarithm or minus infinity")
+    return made
+
+
+def _check_content(content: object, size: int) -> None:
     if content is None:
         return
     if isinstance(content, str):
-        size = _utf8_bytes("text", str(content))
+        size += _utf8_bytes("text", str(content))
     elif isinstance(content, Audio):
         samples, rate = content.samples, content.sample_rate
         if not isinstance(samples, np.ndarray) or samples.ndim != 1 or samples.dtype.kind != "f":

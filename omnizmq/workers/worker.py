@@ -183,6 +183,7 @@ class Worker:
             private_dir=private_dir,
             wake=wake,
             progress=lambda text: self._post(lambda: self._progressed(text)),
+            priority_age_s=spec.config.router.priority_age_s,
         )
         found = entry_points(group="omnizmq.engines", name=stage.engine)
         if not found:

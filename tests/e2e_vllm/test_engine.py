@@ -172,6 +172,50 @@ def test_the_stop_that_was_met_is_told(engine: Generation) -> None:
     assert last.note == 'the answer ended before the stop text " France"'
 
 
+def test_logprobs_are_vllms_own(engine: Generation, offline: Any) -> None:
+    """Of each token that is generated, the one that ends the answer among them; greedy takes the likeliest."""
+    prompt, params = "What is the capital of France?", {"max_tokens": 20, **GREEDY, "logprobs": 2}
+    (expected,) = offline([(prompt, params)])
+    engine.add(asked("l", prompt, **params))
+    outputs = finish(engine, ["l"])[0]["l"]
+    tokens = [each for output in outputs for each in output.logprobs]
+    assert len(tokens) == len(expected["tokens"])
+    for token, id_, among in zip(tokens, expected["tokens"], expected["logprobs"], strict=True):
+        assert token.logprob == pytest.approx(among[str(id_)], abs=1e-4)
+        assert [logprob for _, logprob in token.top] == pytest.approx(sorted(among.values())[:-3:-1], abs=1e-4)
+        assert token.top[0] == (token.token, token.logprob)
+    assert b"".join(token.token for token in tokens).decode() == expected["text"] + "<|im_end|>"
+    assert outputs[-1].finish_reason == "stop"
+
+
+def test_more_logprobs_than_vllm_gives_are_refused(engine: Generation) -> None:
+    engine.add(asked("many", logprobs=21))
+    (output,) = engine.step(["many"])
+    assert isinstance(output.error, InvalidRequestError)
+    assert output.error.message.startswith("vLLM refuses the request: Requested sample logprobs of 21")
+
+
+def test_tokens_whose_text_is_held_back_come_with_theirs(engine: Generation) -> None:
+    """A face is several tokens, and no part of it is text."""
+    said_before = Prompt(None, [Message("user", [TextPart("Repeat: 😀😀😀")])], None)
+    engine.add(asked("f", said_before, max_tokens=30, ignore_eos=True, logprobs=0, stop=["never said at all"]))
+    outputs = finish(engine, ["f"])[0]["f"]
+    assert sum(len(output.logprobs) for output in outputs) == 30
+    assert all(each.top == [] for output in outputs for each in output.logprobs)
+
+
+def test_an_abort_hands_out_the_tokens_that_nobody_has(engine: Generation) -> None:
+    engine.add(asked("gone", max_tokens=40, ignore_eos=True, logprobs=0))
+    engine.add(asked("read", max_tokens=40, ignore_eos=True))
+    outputs = engine.step(["gone", "read"])
+    for _ in range(3):
+        engine.step(["read"])
+    assert sum(len(output.logprobs) for output in outputs) == 1
+    (last,) = engine.abort("gone")
+    assert len(last.logprobs) == 3
+    engine.abort("read")
+
+
 @pytest.mark.parametrize(
     ("params", "line"),
     [
@@ -211,11 +255,19 @@ def test_what_structured_outputs_ask_for_is_kept(engine: Generation) -> None:
     assert said(finish(engine, ["choice"])[0]["choice"]) == "maybe"
 
 
-def test_higher_priority_goes_first(engine: Generation) -> None:
-    assert engine._engine.vllm_config.scheduler_config.policy == "priority"
-    engine.add(replace(asked("urgent", max_tokens=2), priority=7))
-    assert engine._answers["urgent"].priority == -7
-    finish(engine, ["urgent"])
+@pytest.mark.parametrize(("age_s", "first"), [(3600.0, {"old", "urgent"}), (1e-6, {"old", "usual 0"})])
+def test_b2_higher_priority_goes_first_and_waiting_raises_it(
+    engine: Generation, monkeypatch: pytest.MonkeyPatch, age_s: float, first: set[str]
+) -> None:
+    """A step has room for two of the prompts."""
+    monkeypatch.setattr(engine, "_context", replace(engine._context, priority_age_s=age_s))
+    names = ["old", *(f"usual {n}" for n in range(6)), "urgent"]
+    for name in names:
+        prompt = f"{name} at {age_s}: " + "Tell me about the sea. " * 140
+        engine.add(replace(asked(name, prompt, max_tokens=1), priority=7 if name == "urgent" else 0))
+    begun = [output.request_id for output in engine.step(names)]
+    assert set(begun) == first
+    finish(engine, [name for name in names if name not in begun])
 
 
 def test_a_text_over_an_edge_is_the_prompt(engine: Generation, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -135,9 +135,10 @@ def test_f2_a_worker_that_dies_or_hangs_is_replaced_and_all_it_had_is_driven_aga
 
     async def strike(client: AsyncClient, stage: str, name: str, prompt: str) -> None:
         before = (await replica(client, f"{stage}/0"))["incarnation"]
-        asking = Asking(client, prompt, request_id=name)
+        asking = Asking(client, prompt, request_id=name, params={"thinker": {"logprobs": 1}})
         assert await asking.error() is None
         assert_whole(asking.outputs, prompt, redriven=True)
+        assert b"".join(each.token for output in asking.outputs for each in output.logprobs).decode() == prompt
         await back(client, f"{stage}/0", before + 1)
 
     async def scenario(client: AsyncClient) -> None:

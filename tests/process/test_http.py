@@ -111,7 +111,7 @@ def test_nobody_is_sent_elsewhere(deployment: Running) -> None:
         (
             {"params": {"talker": {"heat": 1}}, "modalities": ["text", "audio"], "audio": {"voice": "default"}},
             "params.talker.heat",
-            "stage talker: unknown parameter 'heat': known are max_tokens, seed",
+            "stage talker: unknown parameter 'heat': known are logprobs, max_tokens, seed",
         ),
     ],
 )

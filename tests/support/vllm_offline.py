@@ -1,7 +1,8 @@
 """What vLLM itself makes, offline: `python vllm_offline.py MODEL`, in vLLM's environment.
 
 Standard input: a JSON list of `[prompt, parameters]`, the prompt being a user's turn. Standard output, its last line:
-a JSON list of `{"text", "tokens", "reason"}`, each request computed alone.
+a JSON list of `{"text", "tokens", "reason", "logprobs"}`, the last a table by ids for each token. Each request is
+computed alone.
 """
 
 import json
@@ -26,7 +27,9 @@ def main(model: str) -> None:
     for prompt, params in asked:
         turns = [{"role": "user", "content": prompt}]
         first = llm.chat(turns, SamplingParams(**params), use_tqdm=False)[0].outputs[0]
-        made.append({"text": first.text, "tokens": list(first.token_ids), "reason": first.finish_reason})
+        logprobs = [{token: each.logprob for token, each in among.items()} for among in first.logprobs or ()]
+        tokens, reason = list(first.token_ids), first.finish_reason
+        made.append({"text": first.text, "tokens": tokens, "reason": reason, "logprobs": logprobs})
     sys.stdout.write(f"\n{json.dumps(made)}\n")
 
 

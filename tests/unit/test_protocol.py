@@ -54,6 +54,8 @@ def anything(kind: Any) -> st.SearchStrategy[Any]:
         return st.sampled_from(inner)
     if get_origin(kind) is list:
         return st.lists(anything(inner[0]), max_size=3)
+    if get_origin(kind) is tuple:
+        return st.tuples(*map(anything, inner))
     if get_origin(kind) is dict:
         return st.dictionaries(anything(inner[0]), anything(inner[1]), max_size=3)
     if inner:

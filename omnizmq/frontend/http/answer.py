@@ -7,13 +7,15 @@ id or a role is said once.
 from __future__ import annotations
 
 from base64 import b64encode
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from omnizmq.frontend.http.logprobs import logprobs_of
 from omnizmq.frontend.http.problems import ABORTED, BridgeError
 from omnizmq.frontend.http.sound import Base64Stream, Encoder
 from omnizmq.frontend.output import RequestOutput
+from omnizmq.protocol import TokenLogprob
 
 Usage = Mapping[str, Mapping[str, int | float]]
 
@@ -86,9 +88,11 @@ class Whole:
         self._head = head
         self._encoder = encoder
         self._end: RequestOutput | None = None
+        self._logprobs: list[TokenLogprob] = []
         self.transcript = Transcript()
 
     def take(self, output: RequestOutput) -> None:
+        self._logprobs += output.logprobs
         if output.text:
             self.transcript.add(output.text)
         if output.sound is not None and self._encoder is not None:
@@ -108,7 +112,12 @@ class Whole:
                 "expires_at": self._head.expires_at,
                 "transcript": str(self.transcript),
             }
-        choice = {"index": 0, "message": message, "logprobs": None, "finish_reason": finish_reason(self._end)}
+        choice = {
+            "index": 0,
+            "message": message,
+            "logprobs": logprobs_of(self._logprobs),
+            "finish_reason": finish_reason(self._end),
+        }
         usage = self._head.usage(self._end.usage)
         return self._head.document("chat.completion", choices=[choice], usage=usage, **notes_of(self._end))
 
@@ -129,12 +138,11 @@ class Streamed:
 
     def take(self, output: RequestOutput) -> Iterator[dict[str, Any]]:
         """Raises `BridgeError` where the request was aborted."""
-        if output.text:
-            self.transcript.add(output.text)
-            if self._encoder is None:
-                yield self._chunk({"content": output.text})
-            else:
-                yield self._chunk({"audio": self._audio(transcript=output.text)})
+        if output.text or output.logprobs:
+            text = output.text or ""
+            self.transcript.add(text)
+            delta = {"content": text} if self._encoder is None else {"audio": self._audio(transcript=text)}
+            yield self._chunk(delta, logprobs=output.logprobs)
         if output.sound is not None and self._encoder is not None:
             yield from self._sound(self._base64.add(self._encoder.add(*output.sound)))
         if output.finished:
@@ -159,8 +167,11 @@ class Streamed:
         self._named = True
         return {"id": self._head.audio_id, **part}
 
-    def _chunk(self, delta: dict[str, Any], reason: str | None = None) -> dict[str, Any]:
-        return self._document(choices=[{"index": 0, "delta": delta, "logprobs": None, "finish_reason": reason}])
+    def _chunk(
+        self, delta: dict[str, Any], reason: str | None = None, logprobs: Sequence[TokenLogprob] = ()
+    ) -> dict[str, Any]:
+        choice = {"index": 0, "delta": delta, "logprobs": logprobs_of(logprobs), "finish_reason": reason}
+        return self._document(choices=[choice])
 
     def _document(self, **more: Any) -> dict[str, Any]:
         usage = {"usage": None} if self._include_usage else {}

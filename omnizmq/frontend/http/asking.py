@@ -208,6 +208,8 @@ class Asking:
         """By the fields' names."""
         if body.max_tokens is not None and body.max_completion_tokens is not None:
             raise _bad("max_tokens and max_completion_tokens are two names of one thing: give one", "max_tokens")
+        if body.top_logprobs and not body.logprobs:
+            raise _bad("top_logprobs is for logprobs = true", "top_logprobs")
         given = {
             "max_completion_tokens": body.max_completion_tokens,
             "max_tokens": body.max_tokens,
@@ -215,6 +217,10 @@ class Asking:
             "top_p": body.top_p,
             "seed": body.seed,
             "stop": [body.stop] if isinstance(body.stop, str) else body.stop,
+            "frequency_penalty": body.frequency_penalty,
+            "presence_penalty": body.presence_penalty,
+            "logit_bias": body.logit_bias,
+            "logprobs": body.top_logprobs if body.logprobs else None,
         }
         return {name: value for name, value in given.items() if value is not None}
 

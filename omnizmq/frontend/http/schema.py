@@ -214,6 +214,7 @@ class StreamOptions(Strict):
     include_obfuscation: Annotated[Literal[False], Field(description="Events are not padded.")] = False
 
 
+Penalty = Annotated[float, Field(ge=-2, le=2)]
 Tokens = Annotated[int, Field(ge=1, lt=1 << 63, description="The stages that come with omnizmq take up to 1048576.")]
 Seed = Annotated[
     int,
@@ -250,6 +251,11 @@ class ChatBody(Body):
     top_p: Annotated[float, Field(gt=0, le=1)] | None = None
     stop: Stop | None = None
     seed: Seed | None = None
+    frequency_penalty: Penalty | None = None
+    presence_penalty: Penalty | None = None
+    logit_bias: Annotated[dict[str, Annotated[float, Field(ge=-100, le=100)]], Field(max_length=1024)] | None = None
+    logprobs: bool = False
+    top_logprobs: Annotated[int, Field(ge=0, le=20, description="Needs `logprobs`.")] = 0
     user: Annotated[str | None, Field(description="Has no effect.")] = None
     metadata: Annotated[dict[str, str], Field(max_length=16, description="Comes back with a whole answer.")] | None = (
         None

@@ -10,7 +10,8 @@ with `echo`, one word of the prompt, or a tone of 0.1 s.
 
 A stage without sources makes `chunks` outputs (with `echo`: one a word of its prompt). A stage with sources makes
 `chunks_per_input` for each chunk it is fed, and ends when all its input has ended; `chunks` does not concern it.
-Parameters of a request: `max_tokens` (a limit on outputs, with finish reason `length`) and `seed`.
+Parameters of a request: `max_tokens` (a limit on outputs, with finish reason `length`), `seed`, and of a final text
+stage `logprobs`: each output is one token, and so many were likely in its place.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ import signal
 import threading
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Annotated, Any, Literal, NoReturn
 
 from msgspec import Meta
@@ -35,6 +36,7 @@ from omnizmq.workers.engines.synthetic_pattern import (
     TONE_SAMPLES,
     audio_pattern,
     difference,
+    logprob_pattern,
     pattern,
     text_pattern,
     tone,
@@ -42,7 +44,7 @@ from omnizmq.workers.engines.synthetic_pattern import (
 )
 from omnizmq.workers.memory import WORKER_BYTES, MemoryAsked, MemoryNeed
 
-_PARAMS = ("max_tokens", "seed")
+_PARAMS = ("logprobs", "max_tokens", "seed")
 
 Milliseconds = Annotated[float, Meta(ge=0, le=3_600_000)]
 Number = Annotated[int, Meta(ge=1, le=1_000_000)]
@@ -133,6 +135,7 @@ class _Request:
     external_id: str
     seed: int
     limit: int | None  # max_tokens
+    logprobs: int | None
     prompt_tokens: int
     words: list[str] | None  # to repeat, one an output
     total: int | None  # outputs to make; None: what comes in decides
@@ -158,6 +161,7 @@ class SyntheticEngine:
 
     def add(self, request: EngineRequest) -> None:
         limit = self._whole_number(request.params, "max_tokens", 1)
+        logprobs = self._whole_number(request.params, "logprobs", 0)
         seed = self._whole_number(request.params, "seed", None)
         unknown = [name for name in request.params if name not in _PARAMS]
         if unknown:
@@ -167,6 +171,7 @@ class SyntheticEngine:
             external_id=request.external_id,
             seed=seed or 0,
             limit=limit,
+            logprobs=logprobs,
             prompt_tokens=0 if request.prompt is None else len(words_of(request.prompt)),
             words=words,
             total=total,
@@ -287,7 +292,10 @@ class SyntheticEngine:
         request.due = time.monotonic() + self._options.interval_ms / 1000
         chunk = self._chunk(request)
         chunks = dict.fromkeys(self._context.targets, (chunk,))
-        return self._output(request_id, request, self._content(request), chunks)
+        output = self._output(request_id, request, self._content(request), chunks)
+        if request.logprobs is None or not isinstance(output.content, str):
+            return output
+        return replace(output, logprobs=[logprob_pattern(output.content, request.made, request.logprobs)])
 
     def _output(
         self, request_id: str, request: _Request, content: str | Audio | None, chunks: Mapping[str, Sequence[Chunk]]

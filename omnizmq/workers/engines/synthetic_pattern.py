@@ -7,11 +7,12 @@ from __future__ import annotations
 
 import hashlib
 import re
+from math import log
 
 import numpy as np
 from numpy.typing import NDArray
 
-from omnizmq.protocol import Prompt, TextPart
+from omnizmq.protocol import Prompt, TextPart, TokenLogprob
 from omnizmq.workers.engine import Chunk
 
 SAMPLE_RATE = 24_000
@@ -29,6 +30,13 @@ def pattern(external_id: str, stage: str, seq: int, size: int, seed: int = 0) ->
 def text_pattern(external_id: str, stage: str, seq: int, size: int, seed: int = 0) -> str:
     """`size` hexadecimal digits: the content of a final text output without `echo`."""
     return pattern(external_id, stage, seq, (size + 1) // 2, seed).tobytes().hex()[:size]
+
+
+def logprob_pattern(text: str, seq: int, top: int) -> TokenLogprob:
+    """Of an output that is one token, and what was likely in its place: itself, and others half as likely each."""
+    halves = [(f"{text}-{place}" if place else text).encode() for place in range(top)]
+    logprob = -seq / 8
+    return TokenLogprob(text.encode(), logprob, [(token, logprob - log(2) * n) for n, token in enumerate(halves)])
 
 
 def audio_pattern(external_id: str, stage: str, seq: int, size: int, seed: int = 0) -> NDArray[np.float32]:

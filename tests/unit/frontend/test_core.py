@@ -116,6 +116,16 @@ class TestDeliveries:
         assert isinstance(again, RequestOutput)
         assert again.text == "d"
 
+    def test_of_a_whole_the_tokens_are_those_of_all_its_parts(self) -> None:
+        client = table("final")
+        tokens = [wire.TokenLogprob(text, -1.0, []) for text in (b"a", b"b")]
+        for token, last in zip(tokens, (False, True), strict=True):
+            part = wire.TextWithLogprobs(token.token.decode(), [token])
+            client.handle(wire.Delivery(RID, "thinker", "text", part, last))
+        (whole,) = taken(client)
+        assert isinstance(whole, RequestOutput)
+        assert (whole.text, whole.logprobs) == ("ab", tokens)
+
     def test_a_stage_that_made_nothing_ends_with_nothing(self) -> None:
         for kind in ("delta", "final"):
             client = table(kind)  # type: ignore[arg-type]

@@ -36,6 +36,9 @@ MESSAGES = [
     wire.Message("system", [wire.TextPart(SECRET)]),
     wire.Message("user", [wire.TextPart("and"), wire.AudioPart(FILE), wire.ImagePart(FILE)]),
 ]
+LOGPROBS = wire.TextWithLogprobs(
+    SECRET, [wire.TokenLogprob(SECRET.encode(), -0.5, [(SECRET.encode(), -0.5), (b"other", -math.inf)])]
+)
 EVENTS = [
     sent(submission(prompt=wire.Prompt(SECRET, None, None), deadline_s=2.5, modalities=["text"], affinity="key")),
     sent(submission(prompt=wire.Prompt(None, MESSAGES, None))),
@@ -55,6 +58,7 @@ EVENTS = [
     made(wire.StageFact("demo-0", 1, 1, "parked", 5, {"to": "talker", "sent": 3})),
     made(wire.StagePaused("demo-0", 1, 1, True, 5)),
     output(wire.Text(SECRET)),
+    output(LOGPROBS),
     output(wire.Audio(bytes(range(96)), 24_000)),
     output(None),
     made(wire.RelayContent("demo-0", 1, 1, "talker", FILE)),
@@ -167,8 +171,19 @@ def test_what_the_door_counts_stays_on_its_side_of_the_limit() -> None:
         assert len(wire.encode_json(found.frame.params)) == len(wire.encode_json(params))
 
 
+def test_tokens_with_their_logprobs_keep_their_number_and_sizes() -> None:
+    """Another attempt skips what the caller has of them by their number."""
+    found = form.event(form.tree(output(LOGPROBS)))
+    assert isinstance(found, msg.WorkerSent)
+    assert isinstance(found.frame, wire.Output)
+    assert isinstance(found.frame.content, wire.TextWithLogprobs)
+    stood = found.frame.content.logprobs
+    assert [each.size() for each in stood] == [each.size() for each in LOGPROBS.logprobs]
+    assert len(stood[0].token) > len(SECRET.encode()), "what is likely beside it counts, and is not there"
+
+
 def test_an_output_that_says_something_else_is_told_from_one_that_does_not() -> None:
-    for content in (wire.Text("no"), wire.Audio(bytes(8), 24_000)):
+    for content in (wire.Text("no"), LOGPROBS, wire.Audio(bytes(8), 24_000)):
         same = form.event(form.tree(output(content)))
         other = form.event(form.marked_other(form.tree(output(content))))
         assert isinstance(same, msg.WorkerSent)

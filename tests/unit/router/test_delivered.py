@@ -8,7 +8,7 @@ from support.delivered_model import MismatchError, Told
 from support.properties import Dice, checked, dice
 
 from omnizmq.errors import ReplicaLostError
-from omnizmq.protocol import Audio, Content, Text
+from omnizmq.protocol import Audio, Content, Text, TextWithLogprobs, TokenLogprob
 from omnizmq.router.delivered import Delivered, Passed
 
 
@@ -69,6 +69,35 @@ class TestF2WhatTheCallerHasIsSkipped:
         assert says(delivered, "ab") is None
         with pytest.raises(ReplicaLostError, match="is another one"):
             says(delivered, "x")
+
+
+def scored(text: str, *tokens: bytes) -> TextWithLogprobs:
+    return TextWithLogprobs(text, [TokenLogprob(token, -1.0, []) for token in tokens])
+
+
+class TestF2TokensWithTheirLogprobsComeOnce:
+    """They come when they are generated, their text may come later: each is counted by itself."""
+
+    @pytest.mark.parametrize(
+        ("again", "passed"),
+        [
+            ([scored("Hel", b"Hel"), scored("", b"lo"), scored("lo!", b"!")], [None, None, scored("lo!", b"!")]),
+            ([scored("Hel", b"Hel", b"lo", b"!"), scored("lo!")], [scored("", b"!"), scored("lo!")]),
+            ([scored("", b"Hel"), scored("Hello!", b"lo", b"!")], [None, scored("lo!", b"!")]),
+        ],
+    )
+    def test_f2_whatever_the_cuts(self, again: list[Content], passed: list[Content | None]) -> None:
+        delivered = Delivered("thinker", hashed=True)
+        delivered.pass_on(scored("Hel", b"Hel", b"lo"), last=False, cut=False)
+        delivered.begin_attempt("thinker/0")
+        shares = [delivered.pass_on(content, last=False, cut=False) for content in again]
+        assert [None if share is None else share.content for share in shares] == passed
+
+    def test_f2_behind_the_end_nothing_comes(self) -> None:
+        delivered = Delivered("thinker", hashed=True)
+        delivered.pass_on(scored("Hi", b"Hi"), last=True, cut=False)
+        delivered.begin_attempt("thinker/0")
+        assert delivered.pass_on(scored("Hi", b"H", b"i"), last=True, cut=False) is None
 
 
 class TestF2AMismatch:
@@ -155,11 +184,19 @@ def true_ones(roll: Dice, told: Told, kind: type[Content]) -> Content:
     return Audio(bytes(map(int, rest[: len(rest) // 4 * 4])), told.rate or 24_000)
 
 
+def with_tokens(roll: Dice, content: Content | None) -> Content | None:
+    """Any number of them, each of its own kind."""
+    if not isinstance(content, Text):
+        return content
+    return scored(content.text, *(bytes([roll.number(0, 255)]) for _ in range(roll.pick([0, 1, 1, 2]))))
+
+
 @checked(3000)
 @given(dice)
 def test_f2_every_share_is_predicted_whatever_is_said(roll: Dice) -> None:
     """Also: what the caller has only grows, and the sum of its shares is what was said, cut in any way."""
     kind = roll.pick([Text, Text, Audio])
+    has_tokens = roll.pick([False, True])
     delivered, told = Delivered("stage", hashed=True), Told()
     said_all = False  # behind its last output an attempt says nothing: the lifecycle sees to that
     for _ in range(roll.number(1, 30)):
@@ -175,6 +212,7 @@ def test_f2_every_share_is_predicted_whatever_is_said(roll: Dice) -> None:
             some = some_text(roll) if kind is Text else some_sound(roll)
             content = roll.pick([None, some, *[true_ones(roll, told, kind)] * 4])
             content = None if move == "cut" else content
+            content = with_tokens(roll, content) if has_tokens else content
             said_all = move == "cut" or roll.number(0, 5) == 0
             if not say_both(delivered, told, content, last=said_all, cut=move == "cut"):
                 return

@@ -10,9 +10,10 @@ from typing import Any
 import numpy as np
 import pytest
 
+from omnizmq import protocol as wire
 from omnizmq.errors import StageError
-from omnizmq.workers.engine import Chunk, StageOutput
-from omnizmq.workers.outputs import checked
+from omnizmq.workers.engine import Audio, Chunk, StageOutput
+from omnizmq.workers.outputs import checked, wire_content
 
 
 class Trap(dict[str, Any]):
@@ -58,6 +59,41 @@ def test_f1_whatever_a_part_of_an_output_raises_is_a_stage_error(part: str, erro
 def test_f1_a_finish_reason_that_cannot_be_compared_is_a_stage_error() -> None:
     with pytest.raises(StageError, match="the engine made an output that is none: ValueError"):
         checked(StageOutput("a", finish_reason=np.zeros(3)))  # type: ignore[arg-type]
+
+
+LOGPROB = wire.TokenLogprob(b"Hi", -0.5, [(b"Hi", -0.5)])
+
+
+def test_tokens_go_with_the_text_or_before_it() -> None:
+    for text in ("Hi", None):
+        made = wire_content(checked(StageOutput("a", text, logprobs=[LOGPROB])))
+        assert made == wire.TextWithLogprobs(text or "", [LOGPROB])
+    assert wire_content(checked(StageOutput("a", "Hi"))) == wire.Text("Hi")
+
+
+@pytest.mark.parametrize(
+    ("logprobs", "why"),
+    [
+        ([wire.TokenLogprob("Hi", -0.5, [])], "a list of TokenLogprob"),  # type: ignore[arg-type]
+        ([wire.TokenLogprob(b"Hi", float("nan"), [])], "a logarithm or minus infinity"),
+        ([wire.TokenLogprob(b"Hi", np.float32(-0.5), [])], "a list of TokenLogprob"),  # type: ignore[arg-type]
+        ([-0.5], "a list of TokenLogprob"),
+    ],
+)
+def test_f1_logprobs_that_would_not_arrive_are_a_stage_error(logprobs: list[Any], why: str) -> None:
+    with pytest.raises(StageError, match=why):
+        checked(StageOutput("a", "Hi", logprobs=logprobs))
+
+
+def test_f1_sound_has_no_logprobs() -> None:
+    with pytest.raises(StageError, match="none for audio"):
+        checked(StageOutput("a", Audio(np.zeros(4, np.float32), 24_000), logprobs=[LOGPROB]))
+
+
+def test_f1_tokens_count_as_content_does() -> None:
+    large = wire.TokenLogprob(bytes(wire.CONTENT_BYTES), 0.0, [])
+    with pytest.raises(StageError, match="made content of"):
+        checked(StageOutput("a", "", logprobs=[large]))
 
 
 def test_f1_what_comes_out_is_plain_whatever_mappings_went_in() -> None:

@@ -474,7 +474,7 @@ class TestParameters:
             ({"max_tokens": "3"}, "max_tokens = '3': a whole number from 1 was expected"),
             ({"seed": 1.5}, "seed = 1.5: a whole number was expected"),
             ({"max_token": 3}, "unknown parameter 'max_token': did you mean 'max_tokens'?"),
-            ({"temperature": 0}, "unknown parameter 'temperature': known are max_tokens, seed"),
+            ({"temperature": 0}, "unknown parameter 'temperature': known are logprobs, max_tokens, seed"),
         ],
     )
     def test_others_are_refused(self, build: Build, params: dict[str, Any], problem: str) -> None:

@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from omnizmq.errors import OmnizmqError, StageError
+from omnizmq.protocol import TokenLogprob
 from omnizmq.workers.engine import Chunk, FinishReason
 
 if TYPE_CHECKING:
     from vllm import RequestOutput, SamplingParams
+    from vllm.logprobs import Logprob
 
+    from omnizmq.workers.engines.hf.byte_tokens import Vocabulary
     from omnizmq.workers.engines.hf.text import Text
 
 REASONS: dict[str, FinishReason] = {"stop": "stop", "length": "length", "repetition": "stop"}
@@ -32,6 +36,7 @@ class Answer:
     inner: str | None = None
     text: str = ""
     tokens: list[int] = field(default_factory=list)
+    logprobs: list[TokenLogprob] = field(default_factory=list)
     prompt_chunk: Chunk | None = None  # until it is handed on
     completion_tokens: int = 0
     cached_tokens: int = 0
@@ -52,11 +57,13 @@ class Answer:
         cached = {"cached_tokens": self.cached_tokens} if self.cached_tokens else {}
         return {"prompt_tokens": len(self.prompt), "completion_tokens": self.completion_tokens, **cached}
 
-    def took(self, output: RequestOutput) -> None:
+    def took(self, output: RequestOutput, vocabulary: Vocabulary) -> None:
         """What one of vLLM's steps made."""
         made = output.outputs[0]
         self.text += made.text
         self.tokens += made.token_ids
+        for token, among in zip(made.token_ids, made.logprobs or (), strict=False):
+            self.logprobs.append(_logprob(token, among, self.params.logprobs, vocabulary))
         self.completion_tokens += len(made.token_ids)
         self.cached_tokens = output.num_cached_tokens or 0
         if made.finish_reason is None:
@@ -82,3 +89,14 @@ class Answer:
         self.text += self.spoken.finish() if last else self.spoken.push(token)
         if last:
             self.reason = "stop"
+
+
+def _logprob(token: int, among: Mapping[int, Logprob], most: int, vocabulary: Vocabulary) -> TokenLogprob:
+    """vLLM has the chosen token `among` the likeliest, of whom `most` were asked for."""
+
+    def spelled(token: int) -> bytes:
+        return vocabulary.bytes_of(token) or (among[token].decoded_token or "").encode()
+
+    likeliest = sorted(among, key=lambda each: among[each].rank)[:most]
+    top = [(spelled(each), among[each].logprob) for each in likeliest]
+    return TokenLogprob(spelled(token), among[token].logprob, top)

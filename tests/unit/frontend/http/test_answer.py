@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import numpy as np
@@ -9,7 +10,7 @@ import pytest
 
 pytest.importorskip("fastapi", reason="not installed: the extra `http`")
 
-from omnizmq import RequestOutput
+from omnizmq import RequestOutput, TokenLogprob
 from omnizmq.frontend.http.answer import Head, Streamed, Whole
 from omnizmq.frontend.http.problems import BridgeError
 from omnizmq.frontend.http.sound import Encoder
@@ -48,6 +49,18 @@ def test_what_stages_say_comes_along() -> None:
 def test_a_piece_without_samples_is_no_sound() -> None:
     assert EMPTY.sound is None
     assert whole(EMPTY, end())["choices"][0]["message"]["audio"]["data"] == ""
+
+
+def test_a_token_that_is_part_of_a_character_and_one_that_cannot_be_are_json() -> None:
+    part = TokenLogprob(b"\xf0\x9f", -0.5, [(b"\xf0\x9f", -0.5), (b"x", -math.inf)])
+    answer = Whole(HEAD, None)
+    for one in (output(text="", logprobs=[part]), end()):
+        answer.take(one)
+    (content,) = answer.document()["choices"][0]["logprobs"]["content"]
+    assert (content["token"], content["bytes"]) == ("\ufffd", [0xF0, 0x9F])
+    assert [each["logprob"] for each in content["top_logprobs"]] == [-0.5, -9999.0]
+    (chunk,) = Streamed(HEAD, None, include_usage=False).take(output(text="", logprobs=[part]))
+    assert (chunk["choices"][0]["delta"], chunk["choices"][0]["logprobs"]["content"]) == ({"content": ""}, [content])
 
 
 def test_one_that_was_aborted_names_its_request() -> None:
