@@ -1,12 +1,14 @@
-"""The tokens of a byte-level BPE vocabulary as bytes, and a stream of tokens as text.
+"""The tokens of a vocabulary as bytes, and a stream of tokens as text.
 
-In such a vocabulary (GPT-2's, and Qwen's) each byte is written as one printable character: those of Latin-1 that are
-printable stand for themselves, the others are numbered from U+0100.
+In a byte-level one (GPT-2's, and Qwen's) each byte is written as one printable character: those of Latin-1 that are
+printable stand for themselves, the others are numbered from U+0100. In one of SentencePiece (that of Llama 2, Gemma) a
+token is text with U+2581 for a space, or one byte as `<0x0A>`, and the first one of a text has a space too many.
 """
 
 from __future__ import annotations
 
 import codecs
+import re
 from typing import Any
 
 _PRINTABLE = (*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100))
@@ -23,11 +25,16 @@ BYTE_CHARACTERS = _characters()
 _BYTES = {character: byte for byte, character in enumerate(BYTE_CHARACTERS)}
 
 
+_SPACE = "\u2581"
+_BYTE = re.compile(r"<0x([0-9A-F]{2})>")
+
+
 class Vocabulary:
-    """A tokenizer's tokens as bytes; special ones are empty."""
+    """A tokenizer's tokens as bytes; special ones are empty. `of_pieces`: it is one of SentencePiece."""
 
     def __init__(self, tokenizer: Any) -> None:
         self._tokenizer = tokenizer
+        self.of_pieces = _SPACE in tokenizer.get_vocab()
         self._added = {
             token: b"" if added.special else added.content.encode()
             for token, added in tokenizer.added_tokens_decoder.items()
@@ -38,7 +45,12 @@ class Vocabulary:
         if token in self._added:
             return self._added[token]
         written = self._tokenizer.convert_ids_to_tokens(token)
-        return b"" if written is None else bytes(_BYTES[character] for character in written)
+        if written is None:
+            return b""
+        if not self.of_pieces:
+            return bytes(_BYTES[character] for character in written)
+        byte = _BYTE.fullmatch(written)
+        return bytes.fromhex(byte[1]) if byte else written.replace(_SPACE, " ").encode()
 
 
 class Detokenizer:
@@ -47,9 +59,14 @@ class Detokenizer:
     def __init__(self, vocabulary: Vocabulary) -> None:
         self._vocabulary = vocabulary
         self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
+        self._begins = vocabulary.of_pieces
 
     def push(self, token: int) -> str:
-        return self._decoder.decode(self._vocabulary.bytes_of(token))
+        text = self._decoder.decode(self._vocabulary.bytes_of(token))
+        if self._begins and text:
+            self._begins = False
+            return text.removeprefix(" ")
+        return text
 
     def finish(self) -> str:
         """What is left of a character that was cut off."""
