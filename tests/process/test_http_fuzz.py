@@ -181,8 +181,7 @@ TOLD = {
     "too deep to look": "the body has more than 16384 values",
     "many digits": "the body is no JSON that can be read here: a number has too many digits",
     "a lone surrogate in a key": "the body has a lone surrogate, which is no character, at the end of '\\ud800'",
-    "deep where anything may stand": "params.a.a: a number, a string, a list of strings, true, false or null was"
-    " expected",
+    "deep where anything may stand": "params.a.a.a: a number, a string, true, false or null was expected",
     "too large": "the body is larger than 1048576 bytes, as many as are read here",
 }
 

@@ -76,3 +76,16 @@ def test_what_is_wrong_is_named(deployment: Running, body: dict[str, Any], param
         answer = http.post("/v1/chat/completions", json={**BODY, **body})
         assert (answer.json()["error"]["param"], error_of(answer)[:2]) == (param, (400, "invalid_request"))
         assert message in error_of(answer)[2]
+
+
+def test_lists_and_tables_are_parameters(deployment: Running) -> None:
+    """As the client has them; what is in them has to be plain."""
+    with web(deployment) as http:
+        for value, said in (
+            ([1, 2.5, "x"], "logprobs = [1, 2.5, 'x']: a whole number from 0 was expected"),
+            ({"5": -1}, "logprobs = {'5': -1}: a whole number from 0 was expected"),
+        ):
+            body = {**BODY, "params": {"thinker": {"logprobs": value}}}
+            assert said in error_of(http.post("/v1/chat/completions", json=body))[2]
+        answer = http.post("/v1/chat/completions", json={**BODY, "params": {"thinker": {"logprobs": [[1]]}}})
+        assert answer.json()["error"]["param"] == "params.thinker.logprobs[0]"

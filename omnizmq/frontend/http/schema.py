@@ -8,23 +8,42 @@ from pydantic import BaseModel, ConfigDict, Discriminator, Field, Tag, WithJsonS
 
 from omnizmq.frontend.http.problems import BridgeError
 
-_KINDS: dict[type, str] = {bool: "<bool>", int: "<int>", float: "<float>", str: "<str>", list: "<list>"}
+_VALUES: dict[type, str] = {bool: "<bool>", int: "<int>", float: "<float>", str: "<str>"}
+_KINDS: dict[type, str] = {**_VALUES, list: "<list>", dict: "<table>"}
 TAGS = frozenset({*_KINDS.values(), "<null>", "<text>", "<input_audio>", "<image_url>", "<parts>", "<voice>"})
 """Of what stands where one of several kinds may: they are no fields, where an error says its place."""
 
+_PLAIN = ["boolean", "number", "string", "null"]
+_Bool = Annotated[bool, Tag("<bool>")]
+_Int = Annotated[int, Field(ge=-(1 << 63), lt=1 << 63), Tag("<int>")]
+_Float = Annotated[float, Tag("<float>")]
+_Str = Annotated[str, Tag("<str>")]
+_Null = Annotated[None, Tag("<null>")]
+Value = Annotated[
+    _Bool | _Int | _Float | _Str | _Null,
+    Discriminator(
+        lambda value: _VALUES.get(type(value), "<null>" if value is None else None),
+        custom_error_type="no_value",
+        custom_error_message="a number, a string, true, false or null was expected",
+    ),
+    WithJsonSchema({"type": _PLAIN}),
+]
+_List = Annotated[list[Value], Tag("<list>")]
+_Table = Annotated[dict[str, Value], Tag("<table>")]
 ParamValue = Annotated[
-    Annotated[bool, Tag("<bool>")]
-    | Annotated[int, Field(ge=-(1 << 63), lt=1 << 63), Tag("<int>")]
-    | Annotated[float, Tag("<float>")]
-    | Annotated[str, Tag("<str>")]
-    | Annotated[list[str], Tag("<list>")]
-    | Annotated[None, Tag("<null>")],
+    _Bool | _Int | _Float | _Str | _Null | _List | _Table,
     Discriminator(
         lambda value: _KINDS.get(type(value), "<null>" if value is None else None),
         custom_error_type="no_parameter",
-        custom_error_message="a number, a string, a list of strings, true, false or null was expected",
+        custom_error_message="a number, a string, true, false, null, or a list or table of these was expected",
     ),
-    WithJsonSchema({"type": ["boolean", "number", "string", "array", "null"], "items": {"type": "string"}}),
+    WithJsonSchema(
+        {
+            "type": [*_PLAIN, "array", "object"],
+            "items": {"type": _PLAIN},
+            "additionalProperties": {"type": _PLAIN},
+        }
+    ),
 ]
 Params = Annotated[
     dict[str, dict[str, ParamValue]],
