@@ -278,7 +278,7 @@ class TestInterruptions:
 
     def test_a_reader_that_goes_away(self) -> None:
         """`omnizmq chat … | head -1`: it ends by itself, quietly, with its own deployment."""
-        words = " ".join(["word"] * 50)
+        words = " ".join(["word"] * 10_000)
         sets = ["--set", "stage.thinker.options.interval_ms=20"]
         with chatting(words, "--config", "synthetic", *sets) as process:
             assert process.stdout is not None

@@ -13,7 +13,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
-from support.running import Asking, Running, collect, eventually, kill, launched, text_of, until
+from support.running import Asking, Held, Running, collect, eventually, kill, launched, text_of, until
 
 from omnizmq import AsyncClient, Client
 from omnizmq import protocol as wire
@@ -188,17 +188,20 @@ class TestAsyncClient:
     def test_a_deployment_that_is_drained_meanwhile(self) -> None:
         async def scenario(drained: Running) -> None:
             async with AsyncClient.connect("drained") as client:
-                asking = Asking(client, "a b c d e", modalities=["text"])
+                asking = Held(client, "a b c d e", after=1, modalities=["text"])
                 await asking.has(1)
                 drained.process.send_signal(signal.SIGTERM)
+                while (await client.status())["state"] != "draining":
+                    await asyncio.sleep(0.01)
                 assert await asking.error() is None  # it may end
+                assert text_of(asking.outputs) == "a b c d e"
                 await until(lambda: drained.process.poll() is not None)
                 error = await Asking(client, "hi").error()
                 assert isinstance(error, RouterLostError | UnavailableError)
                 with pytest.raises(RouterLostError, match="the deployment has stopped"):
                     await client.status()
 
-        with launched("synthetic", "stage.thinker.options.interval_ms=100", name="drained") as drained:
+        with launched("synthetic", "router.output_window=2", name="drained") as drained:
             asyncio.run(scenario(drained))
 
 

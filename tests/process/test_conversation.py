@@ -19,8 +19,8 @@ from support.running import OMNIZMQ, Running, eventually, launched
 CTRL_C, CTRL_D = b"\x03", b"\x04"
 
 
-SETS = ("stage.thinker.options.interval_ms=400", "router.max_prompt_bytes=200")
-"""The Thinker takes its time for the second word."""
+SETS = ("stage.thinker.options.silent_at=3", "router.max_prompt_bytes=200")
+"""The Thinker never says a third word."""
 
 pytestmark = pytest.mark.usefixtures("deployment")
 
@@ -119,7 +119,7 @@ def test_a7_ctrl_c_during_an_answer_ends_that_turn_alone(deployment: Running) ->
     aborted = deployment.status()["counters"]["aborted"]
     with conversation() as terminal:
         terminal.shows(b"you> ")
-        terminal.type(b"one two three four five six seven eight\n")
+        terminal.type(b"one two three\n")
         terminal.shows(b"\r\none two")
         terminal.type(CTRL_C)
         terminal.shows(b"omnizmq chat: interrupted\r\nyou> ")
@@ -151,7 +151,7 @@ def test_the_turns_before_are_told_and_a_failed_one_is_forgotten() -> None:
 def test_sigterm_ends_the_conversation(deployment: Running) -> None:
     with conversation() as terminal:
         terminal.shows(b"you> ")
-        terminal.type(b"one two three four five six seven eight\n")
+        terminal.type(b"one two three\n")
         terminal.shows(b"\r\none two")
         terminal.process.send_signal(signal.SIGTERM)
         assert terminal.ends() == 130

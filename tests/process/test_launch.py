@@ -16,7 +16,7 @@ from pathlib import Path
 
 import psutil
 import pytest
-from support.running import OMNIZMQ, Asking, Running, alive, document, eventually, kill, launched, omnizmq
+from support.running import OMNIZMQ, Asking, Held, Running, alive, document, eventually, kill, launched, omnizmq
 
 from omnizmq import AsyncClient, Client, __version__, protocol
 from omnizmq.errors import UnavailableError
@@ -309,7 +309,7 @@ class TestSignals:
     def test_live_requests_may_end_and_new_ones_are_refused(self, number: int) -> None:
         async def scenario(deployment: Running) -> None:
             async with AsyncClient.connect(deployment.name) as client:
-                asking = Asking(client, "a b c d e f", modalities=["text"])
+                asking = Held(client, "a b c d e f", after=1, modalities=["text"])
                 await asking.has(1)
                 deployment.process.send_signal(number)
                 while (await client.status())["state"] != "draining":
@@ -320,7 +320,7 @@ class TestSignals:
                 assert await asking.error() is None
                 assert len(asking.outputs) == 7
 
-        with launched("synthetic", "stage.thinker.options.interval_ms=150") as deployment:
+        with launched("synthetic", "router.output_window=2") as deployment:
             asyncio.run(scenario(deployment))
             assert deployment.process.wait(20) == 0
 

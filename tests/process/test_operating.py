@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 from support.running import (
     Asking,
+    Held,
     Running,
     alive,
     collect,
@@ -119,12 +120,17 @@ class TestRestart:
     def test_while_the_only_replica_is_replaced_new_requests_wait_and_are_not_refused(self) -> None:
         async def scenario(client: AsyncClient) -> None:
             old = await replica(client, "talker/0")
+            holder = Asking(client, NEVER, request_id="quiet")
+            await holder.has(2)
             restart = asyncio.create_task(command("restart", "talker", "--connect", client.name))
             await when(client, lambda status: status["stages"]["talker"]["replicas"][0]["state"] != "ready")
             waiting = [asyncio.create_task(collect(client, f"number {number}")) for number in range(4)]
             await when(client, lambda status: status["queued"] == 4)
             assert text_of(await collect(client, "text alone", modalities=["text"])) == "text alone"
             assert not any(one.done() for one in waiting)
+            assert not restart.done()
+            assert await client.abort("quiet") == 1
+            assert await holder.error() is None
             done = await restart
             assert [text_of(await one) for one in waiting] == [f"number {number}" for number in range(4)]
             assert done.returncode == 0, done.stderr
@@ -134,7 +140,7 @@ class TestRestart:
             said = done.stderr.splitlines()
             assert said.index("talker/0: loading") < said.index("talker/0: ready")
 
-        with launched("synthetic", "stage.talker.options.start_delay_ms=1500") as deployment:
+        with launched("synthetic", *QUIET, "stage.talker.options.start_delay_ms=1500") as deployment:
             run(deployment, scenario)
 
     def test_a_request_that_outlives_the_timeout_stops_it_and_goes_on(self) -> None:
@@ -159,14 +165,17 @@ class TestRestart:
 
     def test_it_waits_for_requests_that_end_in_time(self) -> None:
         async def scenario(client: AsyncClient) -> None:
-            asking = Asking(client, "one two three four five six")
+            asking = Held(client, "one two three four five six", after=1)
             await asking.has(1)
-            await client.restart("thinker")
+            restart = asyncio.create_task(client.restart("thinker"))
+            await when(client, lambda status: status["stages"]["thinker"]["replicas"][0]["state"] != "ready")
+            assert not restart.done()
             assert await asking.error() is None
+            await restart
             assert text_of(asking.outputs) == "one two three four five six"
             assert (await replica(client, "thinker/0"))["restarts"] == 1
 
-        with launched("synthetic", "stage.thinker.options.interval_ms=100") as deployment:
+        with launched("synthetic", "router.output_window=2") as deployment:
             run(deployment, scenario)
 
     def test_f2_with_force_what_has_not_ended_is_driven_anew_on_another_replica(self) -> None:

@@ -141,7 +141,7 @@ def recorded(
 
 
 @contextmanager
-def shared(config: str) -> Iterator[Running]:
+def shared(config: str, *sets: str) -> Iterator[Running]:
     """One for all tests of a file, where loading takes seconds; its directories are its own, and it must leave nothing
     behind either."""
     with TemporaryDirectory(prefix="oz-") as folder, pytest.MonkeyPatch.context() as patch:
@@ -151,7 +151,7 @@ def shared(config: str) -> Iterator[Running]:
         patch.setenv("XDG_RUNTIME_DIR", str(root.parent))
         patch.setenv("XDG_STATE_HOME", f"{folder}/state")
         before = leaks.look(root)
-        with launched(config) as running:
+        with launched(config, *sets) as running:
             yield running
             assert running.stop() == 0
         left = leaks.settle(before, root)
@@ -225,6 +225,33 @@ class Asking:
             return error
         assert self.outputs[-1].finished
         return None
+
+
+class Held(Asking):
+    """It takes no output after this one, counted from 1, before it may go on.
+
+    With a `router.output_window` smaller than what is left of its answer then, its stages pause: it cannot end by
+    itself, however late this process is.
+    """
+
+    def __init__(self, client: AsyncClient, prompt: str, *, after: int, **options: Any) -> None:
+        self._after = after
+        self._may_go_on = asyncio.Event()
+        super().__init__(client, prompt, **options)
+
+    async def _read(self, outputs: AsyncIterator[RequestOutput]) -> None:
+        async for output in outputs:
+            self.outputs.append(output)
+            if len(self.outputs) == self._after:
+                await self._may_go_on.wait()
+
+    def go_on(self) -> None:
+        self._may_go_on.set()
+
+    async def error(self) -> OmnizmqError | None:
+        """It goes on, and what it ended with; None: a terminal."""
+        self.go_on()
+        return await super().error()
 
 
 async def until(holds: Callable[[], bool], timeout_s: float = 10.0) -> None:
