@@ -126,7 +126,9 @@ class TestStreamed:
 
     def test_who_closes_the_stream_aborts_the_request(self, client: Any, deployment: Running) -> None:
         before = deployment.status()["counters"]["aborted"]
-        stream = client.chat.completions.create(**SPOKEN, audio={"voice": "alloy", "format": "wav"}, stream=True)
+        long = {"params": {"thinker": {"say": f"{ANSWER} " * 120}}}
+        spoken = {**SPOKEN, "audio": {"voice": "alloy", "format": "wav"}, "extra_body": long}
+        stream = client.chat.completions.create(**spoken, stream=True)
         next(iter(stream))
         stream.close()
         assert eventually(lambda: deployment.status()["counters"]["aborted"] == before + 1)

@@ -10,7 +10,7 @@ from typing import Any
 import httpx
 import numpy as np
 import pytest
-from support.bridge import BODY, ECHO, web
+from support.bridge import BODY, ECHO, LONG, web
 from support.running import Running, eventually, launched
 
 pytestmark = [pytest.mark.http, pytest.mark.usefixtures("no_leaks")]
@@ -72,8 +72,7 @@ def test_two_hundred_callers_that_go_midway_leave_nothing() -> None:
             await asyncio.gather(*(leave(http, number) for number in range(CALLERS)))
 
     async def leave(http: httpx.AsyncClient, number: int) -> None:
-        words = " ".join(["word"] * 10_000)
-        body = {**BODY, "messages": [{"role": "user", "content": words}], "stream": True}
+        body = {**LONG, "stream": True}
         async with http.stream("POST", "/v1/chat/completions", json=body) as answer:
             lines = answer.aiter_lines()
             for _ in range(1 + number % 5):

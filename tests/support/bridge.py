@@ -14,7 +14,10 @@ from support.running import Running
 
 BODY = {"model": "synthetic", "messages": [{"role": "user", "content": "one two three"}]}
 ECHO = ("stage.thinker.options.echo=true", "plugins.http.port=0")
-LONG = {**BODY, "messages": [{"role": "user", "content": "word " * 200}]}
+ENDLESS = "word " * 10_000
+"""With `SLOW`, half an hour: what it is asked in is under way until somebody ends it, however late that is."""
+
+LONG = {**BODY, "messages": [{"role": "user", "content": ENDLESS}]}
 SLOW = ("stage.thinker.options.interval_ms=200", "plugins.http.port=0")
 
 
