@@ -70,7 +70,7 @@ class TestWorkers:
                 assert not other.task.done()
                 meanwhile = await asyncio.gather(*(collect(client, "a b") for _ in range(4)))
                 assert [text_of(outputs) for outputs in meanwhile] == ["a b"] * 4
-                back = await replica_when(client, "thinker", 0, is_back)
+                back = await replica_when(client, "thinker", 0, is_back())
                 assert (back["restarts"], back["incarnation"]) == (1, 2)
                 assert back["pid"] != victim["pid"]
                 assert len(list((home / "run" / "omnizmq" / "synthetic").glob("*.group"))) == 4  # of the living alone
@@ -88,26 +88,31 @@ class TestWorkers:
             assert eventually(deployment.idle)
             assert deployment.stop() == 0
 
-    def test_f4_without_a_live_replica_requests_are_refused_at_once_and_the_delay_grows(self) -> None:
+    def test_f4_without_a_live_replica_requests_are_refused_at_once(self) -> None:
+        async def scenario(deployment: Running) -> None:
+            async with AsyncClient.connect(deployment.name) as client:
+                kill((await replica_of(client, "talker", 0))["pid"])
+                await replica_when(client, "talker", 0, lambda found: found["state"] == "dead")
+                refused = await Asking(client, "one", modalities=["audio"]).error()
+                assert isinstance(refused, UnavailableError)
+                assert (refused.stage, refused.retriable) == ("talker", True)
+                assert (await client.status())["ready"] is False
+                assert text_of(await collect(client, "one", modalities=["text"])) == "one"
+
+        with launched("synthetic", "router.restart_delay_s=3600", "router.max_restart_delay_s=3600") as deployment:
+            asyncio.run(scenario(deployment))
+
+    def test_f4_with_each_death_the_delay_grows(self) -> None:
         sets = ("router.restart_delay_s=0.4", "router.max_restart_delay_s=10")
 
         async def scenario(deployment: Running) -> list[float]:
             delays = []
             async with AsyncClient.connect(deployment.name) as client:
                 for incarnation in (1, 2, 3):
-                    await replica_when(client, "talker", 0, lambda found, n=incarnation: found["incarnation"] == n)
-                    found = await replica_when(client, "talker", 0, lambda found: found["state"] == "ready")
-                    kill(found["pid"])
-                    await replica_when(client, "talker", 0, lambda found: found["state"] == "dead")
-                    dead = time.monotonic()
-                    if incarnation == 1:
-                        refused = await Asking(client, "one", modalities=["audio"]).error()
-                        assert isinstance(refused, UnavailableError)
-                        assert (refused.stage, refused.retriable) == ("talker", True)
-                        assert (await client.status())["ready"] is False
-                        assert text_of(await collect(client, "one", modalities=["text"])) == "one"
-                    await replica_when(client, "talker", 0, lambda found: found["state"] != "dead")
-                    delays.append(time.monotonic() - dead)
+                    killed = time.monotonic()
+                    kill((await replica_of(client, "talker", 0))["pid"])
+                    await replica_when(client, "talker", 0, is_back(incarnation + 1))
+                    delays.append(time.monotonic() - killed)
             return delays
 
         with launched("synthetic", *sets) as deployment:
@@ -126,7 +131,7 @@ class TestWorkers:
                 assert isinstance(error, ReplicaLostError)
                 assert error.message.startswith("thinker/0 died: silent for ")
                 assert gone([stopped])
-                await replica_when(client, "thinker", 0, is_back)
+                await replica_when(client, "thinker", 0, is_back())
                 assert text_of(await collect(client, "one", modalities=["text"])) == "one"
 
         with launched("synthetic", *FAST_HEARTBEAT, *QUIET) as deployment:
@@ -144,13 +149,10 @@ class TestWorkers:
             async with AsyncClient.connect(deployment.name) as client:
                 asking = Asking(client, NEVER, request_id="hang", modalities=["text"])
                 await asking.has(1)
-                stepping = await replica_when(client, "thinker", 0, lambda found: found["engine_s"] > 1.1)
-                assert (stepping["engine"], stepping["state"]) == ("stepping", "ready")
-                assert stepping["heartbeat_age_s"] < 1  # it answers, so it is not what silence would end
                 error = await asking.error()
                 assert isinstance(error, ReplicaLostError)
-                assert error.message.startswith("thinker/0 died: stuck in a step for ")
-                await replica_when(client, "thinker", 0, is_back)
+                assert error.message.startswith("thinker/0 died: stuck in a step for ")  # and not: silent for
+                await replica_when(client, "thinker", 0, is_back())
                 assert text_of(await collect(client, "one", modalities=["text"])) == "one"
 
         with launched("synthetic", *FAST_HEARTBEAT, *sets) as deployment:
@@ -160,7 +162,6 @@ class TestWorkers:
     def test_a6_an_abort_does_not_wait_for_a_hung_engine_and_leaves_it_counted(self) -> None:
         sets = (
             "router.abort_timeout_s=0.8",
-            "stage.thinker.step_timeout_s=3.5",
             "stage.thinker.options.hang_at=2",
             "stage.thinker.options.fault_only=hang",
         )
@@ -169,14 +170,12 @@ class TestWorkers:
             async with AsyncClient.connect(deployment.name) as client:
                 asking = Asking(client, NEVER, request_id="hang", modalities=["text"])
                 await asking.has(1)
-                asked = time.monotonic()
                 assert await client.abort("hang") == 1
-                assert time.monotonic() - asked < 0.7  # A1: acknowledged at once
                 assert await asking.error() is None
-                assert 0.7 < time.monotonic() - asked < 2.5
                 assert asking.outputs[-1].finish_reason == "abort"
                 status = await client.status()
                 assert (status["live_requests"], status["leftovers"], status["bindings"]) == (0, 1, 1)
+                kill((await replica_of(client, "thinker", 0))["pid"])
                 await replica_when(client, "thinker", 0, lambda found: found["incarnation"] == 2)
                 status = await client.status()
                 assert (status["leftovers"], status["bindings"]) == (0, 0)
@@ -184,7 +183,8 @@ class TestWorkers:
         with launched("synthetic", *FAST_HEARTBEAT, *sets) as deployment:
             asyncio.run(scenario(deployment))
             trace = deployment.trace("hang")
-            assert any(event["event"] == "left_behind" for event in trace["events"])
+            at_ms = {event["event"]: event["at_ms"] for event in trace["events"]}
+            assert 800 <= at_ms["left_behind"] - at_ms["abort_asked"] < 2500
 
     def test_f1_a_worker_that_kills_itself_at_work_is_restarted(self) -> None:
         sets = (
@@ -198,7 +198,7 @@ class TestWorkers:
                 error = await Asking(client, NEVER).error()
                 assert isinstance(error, ReplicaLostError)
                 assert (error.stage, error.replica) == ("talker", "talker/0")
-                await replica_when(client, "talker", 0, is_back)
+                await replica_when(client, "talker", 0, is_back())
                 assert text_of(await collect(client, NEVER)) == NEVER
 
         with launched("synthetic", *sets) as deployment:
@@ -300,7 +300,7 @@ def create(context):
                 error = await Asking(client, "hi").error()
                 assert isinstance(error, ReplicaLostError)
                 assert error.message.startswith("thinker/0 died: silent for ")
-                await replica_when(client, "thinker", 0, is_back)
+                await replica_when(client, "thinker", 0, is_back())
 
         with launched("synthetic", *FAST_HEARTBEAT, *self.SETS) as deployment:
             asyncio.run(scenario(deployment))
@@ -447,16 +447,18 @@ asyncio.run(main())
 """
 
     def test_a7_a_stopped_client_is_not_taken_for_a_gone_one(self) -> None:
-        async def scenario(deployment: Running) -> RequestOutput:
+        async def scenario(deployment: Running) -> list[RequestOutput]:
+            outputs: list[RequestOutput] = []
             async with AsyncClient.connect(deployment.name) as client:
-                asking = Asking(client, "a b c d e f g h", modalities=["text"])
-                await asking.has(1)
-                time.sleep(1.5)  # this process is busy for longer than any heartbeat
-                assert await asking.error() is None
-                return asking.outputs[-1]
+                async for output in client.generate("a b c d e f g h", modalities=["text"]):
+                    if not outputs:
+                        time.sleep(1.5)  # this process is busy for longer than any heartbeat
+                    outputs.append(output)
+            return outputs
 
-        with launched("synthetic", *FAST_HEARTBEAT, "stage.thinker.options.interval_ms=50") as deployment:
-            assert asyncio.run(scenario(deployment)).finish_reason == "stop"
+        with launched("synthetic", *FAST_HEARTBEAT, "router.output_window=2") as deployment:
+            outputs = asyncio.run(scenario(deployment))
+            assert (text_of(outputs), outputs[-1].finish_reason) == ("a b c d e f g h", "stop")
 
 
 async def replica_of(client: AsyncClient, stage: str, number: int) -> dict[str, int]:
@@ -464,9 +466,9 @@ async def replica_of(client: AsyncClient, stage: str, number: int) -> dict[str, 
     return found
 
 
-def is_back(found: dict[str, object]) -> bool:
-    """Its second incarnation serves. The first one may still be called ready when its consumers know of its death."""
-    return (found["state"], found["incarnation"]) == ("ready", 2)
+def is_back(incarnation: int = 2) -> Callable[[dict[str, object]], bool]:
+    """This incarnation serves. The one before may still be called ready when its consumers know of its death."""
+    return lambda found: (found["state"], found["incarnation"]) == ("ready", incarnation)
 
 
 async def replica_when(

@@ -23,6 +23,7 @@ pytestmark = pytest.mark.usefixtures("no_leaks")
 
 REQUESTS = 100
 LASTS_S = 4.0
+DEATHS = 12
 STAGES = ("thinker", "talker", "code2wav")
 SETS = (
     *(f"stage.{stage}.replicas=2" for stage in STAGES),
@@ -61,9 +62,7 @@ class Drill:
             killing = asyncio.create_task(self._kill(watcher))
             async with asyncio.timeout(60):
                 await asyncio.gather(*(self._ask(client, number) for number in range(REQUESTS)))
-            killing.cancel()
-            with suppress(asyncio.CancelledError):
-                await killing
+            await killing
             async with asyncio.timeout(20):
                 while not await self._recovered(watcher):
                     await asyncio.sleep(0.05)
@@ -72,10 +71,9 @@ class Drill:
             assert (counters["bad_frames"], counters["router_errors"]) == (0, 0)
 
     async def _kill(self, watcher: AsyncClient) -> None:
-        """As long as new requests come: whoever waits for a replica has one in the end. A worker that is stopped while
-        it loads has `start_timeout_s`, which is longer than this test."""
-        until = asyncio.get_running_loop().time() + LASTS_S
-        while asyncio.get_running_loop().time() < until:
+        """About as long as new requests come: whoever waits for a replica has one in the end. A worker that is stopped
+        while it loads has `start_timeout_s`, which is longer than this test."""
+        while self.deaths < DEATHS:
             await asyncio.sleep(self.random.uniform(0.1, 0.4))
             stages = (await watcher.status())["stages"].values()
             replicas = [one for stage in stages for one in stage["replicas"] if one["pid"]]
@@ -140,4 +138,3 @@ def test_every_request_has_one_end_whoever_dies(seed: int, redrive: str) -> None
         assert deployment.stop() == 0
     assert drill.ends.total() == REQUESTS
     assert drill.ends["stop"] > 0
-    assert drill.deaths > 5
