@@ -30,7 +30,7 @@ from support.drill import (
 from support.drill_engine import hostile_engines, write_messages
 from support.drill_frames import OVERSIZED, bad, bad_hellos, filled, good
 from support.drill_peers import Peer, hello, producer_hello
-from support.running import Asking, Running, collect, eventually, launched, text_of
+from support.running import Asking, Held, Running, collect, eventually, launched, text_of
 
 from omnizmq import AsyncClient, remote, runtime
 from omnizmq import protocol as wire
@@ -540,7 +540,9 @@ def test_w1_too_large_a_message_from_a_worker_is_the_end_of_no_other_request_nor
     async def scenario(client: AsyncClient) -> None:
         await collect(client, PROMPT)
         text_alone = Beside(client, ["well-0", "well-1"], 12, modalities=["text"])
-        asked = {name: Asking(client, words(name, 12), request_id=name) for name in ("hit-0", "hit-1", "hit-2")}
+        asked: dict[str, Asking] = {
+            name: Held(client, words(name, 12), after=3, request_id=name) for name in ("hit-0", "hit-1", "hit-2")
+        }
         for asking in asked.values():
             await asking.has(3)
         write_messages(messages, "large", [OVERSIZED])
@@ -552,7 +554,7 @@ def test_w1_too_large_a_message_from_a_worker_is_the_end_of_no_other_request_nor
             while not await is_whole(Asking(client, PROMPT), PROMPT):
                 await asyncio.sleep(0.1)
 
-    with launched("synthetic", *SETS, name="large") as deployment:
+    with launched("synthetic", *SETS, "router.output_window=4", name="large") as deployment:
         play(deployment, scenario)
         assert deployment.stop() == 0
 

@@ -27,10 +27,10 @@ from support.drill import (
     words,
 )
 from support.drill_caller import Caller, caller
-from support.running import Asking, Running, alive, eventually, kill, launched
+from support.running import Asking, Held, Running, alive, eventually, kill, launched
 
 from omnizmq import AsyncClient, Client
-from omnizmq.errors import RouterLostError
+from omnizmq.errors import OmnizmqError, RouterLostError
 
 pytestmark = pytest.mark.usefixtures("no_leaks")
 
@@ -38,6 +38,7 @@ LOAD = 8
 LENGTH = 8
 PROMPT = words("w", LENGTH)
 PACE = ("stage.thinker.options.interval_ms=20", "stage.talker.options.interval_ms=5")
+NARROW = "router.output_window=4"
 QUIET = ("stage.thinker.options.silent_at=3", "stage.thinker.options.fault_only=quiet")
 PATIENT = ("router.redrive=wait", "router.abort_timeout_s=600", "router.max_attempts=10")
 
@@ -46,28 +47,37 @@ async def load(client: AsyncClient, name: str = "load") -> list[Asking]:
     return [Asking(client, PROMPT, request_id=f"{name}-{number}") for number in range(LOAD)]
 
 
-async def streaming(client: AsyncClient, name: str = "load", outputs: int = 3) -> list[Asking]:
-    asked = await load(client, name)
+async def streaming(client: AsyncClient, name: str = "load") -> list[Held]:
+    """With a narrow window they are in their middle until they are awaited."""
+    asked = [Held(client, PROMPT, after=3, request_id=f"{name}-{number}") for number in range(LOAD)]
     for asking in asked:
-        await asking.has(outputs)
+        await asking.has(3)
     return asked
 
 
 async def all_whole(asked: Sequence[Asking]) -> None:
+    assert await errors_of(asked) == [None] * LOAD
     for asking in asked:
-        assert await asking.error() is None
         assert_whole(asking.outputs, PROMPT, redriven=True)
+
+
+async def errors_of(asked: Sequence[Asking]) -> list[OmnizmqError | None]:
+    return await asyncio.gather(*(asking.error() for asking in asked))
+
+
+async def abort_all(client: AsyncClient, asked: Sequence[Asking]) -> None:
+    assert [await client.abort(asking.outputs[0].request_id) for asking in asked] == [1] * LOAD
 
 
 async def aborting(client: AsyncClient, asked: Sequence[Asking]) -> None:
     """A1: each abort is acknowledged, although somebody has not confirmed."""
-    assert [await client.abort(asking.outputs[0].request_id) for asking in asked] == [1] * LOAD
-    assert not any(asking.task.done() for asking in asked)
+    await abort_all(client, asked)
+    assert (await client.status())["live_requests"] == LOAD
 
 
 async def all_aborted(asked: Sequence[Asking]) -> None:
+    assert await errors_of(asked) == [None] * LOAD
     for asking in asked:
-        assert await asking.error() is None
         terminal = asking.outputs.pop()
         assert (terminal.finish_reason, terminal.stage) == ("abort", "code2wav")
         assert_part(asking.outputs, PROMPT)
@@ -93,7 +103,7 @@ class TestWorkers:
             kill(pid)
             await all_aborted(asked)
 
-        with launched("synthetic", *FAST, *PACE, *PATIENT, "router.heartbeat_timeout_s=60") as deployment:
+        with launched("synthetic", *FAST, *PACE, *PATIENT, NARROW, "router.heartbeat_timeout_s=60") as deployment:
             play(deployment, scenario)
             assert deployment.stop() == 0
 
@@ -107,10 +117,10 @@ class TestWorkers:
 
             asked = await streaming(client)
             kill((await replica(client, f"{stage}/0"))["pid"], signal.SIGSTOP)
-            await aborting(client, asked)
+            await abort_all(client, asked)
             await all_aborted(asked)
 
-        with launched("synthetic", *FAST, *PACE, *PATIENT) as deployment:
+        with launched("synthetic", *FAST, *PACE, *PATIENT, NARROW) as deployment:
             play(deployment, scenario)
             assert deployment.stop() == 0
 
@@ -124,7 +134,7 @@ class TestWorkers:
                 kill(status["stages"][stage]["replicas"][0]["pid"])
                 await all_whole(asked)
 
-        with launched("synthetic", *FAST, *PACE, *PATIENT) as deployment:
+        with launched("synthetic", *FAST, *PACE, *PATIENT, NARROW) as deployment:
             asyncio.run(scenario(deployment))
             assert deployment.process.wait(LIMIT_S) == 0
 
@@ -137,13 +147,13 @@ class TestRouter:
                 workers = [one["pid"] for one in await replicas(client)]
                 async with reached(deployment, client, phase) as asked:
                     kill(deployment.pid)
+                    assert [type(error) for error in await errors_of(asked)] == [RouterLostError] * LOAD
                     for asking in asked:
-                        assert isinstance(await asking.error(), RouterLostError)
                         assert_part(asking.outputs, PROMPT)
                 assert eventually(lambda: not any(map(alive, workers)))
                 assert eventually(lambda: os.listdir(home / "run" / "omnizmq") == [])
 
-        with launched("synthetic", *FAST, *PACE, *PATIENT) as deployment:
+        with launched("synthetic", *FAST, *PACE, *PATIENT, NARROW, "router.heartbeat_timeout_s=60") as deployment:
             asyncio.run(scenario(deployment))
 
     def test_f6_stopped_for_less_than_a_heartbeats_timeout_it_loses_nothing(self) -> None:
@@ -168,7 +178,7 @@ class TestRouter:
         sets = (
             "router.heartbeat_interval_s=0.1",
             "router.heartbeat_timeout_s=5",
-            "stage.thinker.options.interval_ms=60",
+            NARROW,
         )
         with launched("synthetic", *sets) as deployment:
             play(deployment, scenario)
@@ -184,11 +194,9 @@ class TestRouter:
                     assert eventually(lambda: not any(map(alive, workers)))
                 finally:
                     kill(deployment.pid, signal.SIGCONT)
-                for asking in asked:
-                    assert await asking.error() is None
-                    assert_whole(asking.outputs, PROMPT, redriven=True)
+                await all_whole(asked)
 
-        with launched("synthetic", *FAST, *PACE, *PATIENT) as deployment:
+        with launched("synthetic", *FAST, *PACE, *PATIENT, NARROW) as deployment:
             asyncio.run(scenario(deployment))
             assert eventually(deployment.idle)
             assert deployment.stop() == 0
@@ -220,10 +228,10 @@ async def replicas(client: AsyncClient) -> list[dict[str, int]]:
 
 
 @asynccontextmanager
-async def reached(deployment: Running, client: AsyncClient, phase: str) -> AsyncIterator[list[Asking]]:
+async def reached(deployment: Running, client: AsyncClient, phase: str) -> AsyncIterator[Sequence[Asking]]:
     """Requests in that phase. A stopped Talker keeps them there; it goes with the router."""
     talker = (await replica(client, "talker/0"))["pid"]
-    asked = await (load(client) if phase == "submission" else streaming(client))
+    asked: Sequence[Asking] = await (load(client) if phase == "submission" else streaming(client))
     kill(talker, signal.SIGSTOP)
     if phase == "submission":
         await status_when(client, lambda status: status["live_requests"] == LOAD)
@@ -269,8 +277,7 @@ class TestCallers:
 
     def test_b1_stopped_it_pauses_and_goes_on_where_it_was(self) -> None:
         async def scenario(client: AsyncClient) -> None:
-            with caller("stream", name="slow", length=40) as process:
-                kill(process.pid, signal.SIGSTOP)
+            with caller("stop", name="slow", length=40) as process:
                 await status_when(client, lambda status: status["paused"] == LOAD)
                 beside = Beside(client, [f"well-{n}" for n in range(4)], 40)
                 await beside.are_right()
@@ -297,8 +304,7 @@ class TestOwners:
                 assert eventually(lambda: os.listdir(home / "run" / "omnizmq") == [], LIMIT_S)
 
     def test_f6_stopped_its_deployment_waits_for_it(self) -> None:
-        with caller("stream", *TestCallers.SETS, "router.output_window=16", name="slow", length=40) as owner:
-            kill(owner.pid, signal.SIGSTOP)
+        with caller("stop", *TestCallers.SETS, "router.output_window=16", name="slow", length=40) as owner:
             with Client.connect() as client:
                 assert eventually(lambda: client.status()["paused"] == LOAD)
             kill(owner.pid, signal.SIGCONT)

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from support.running import Asking, Running, eventually, kill, launched, text_of, until
+from support.running import Asking, Held, Running, eventually, kill, launched, text_of, until
 
 from omnizmq import AsyncClient, RequestOutput
 from omnizmq.errors import ReplicaLostError
@@ -16,7 +16,11 @@ from omnizmq.errors import ReplicaLostError
 pytestmark = pytest.mark.usefixtures("no_leaks")
 
 WORDS = " ".join(f"word{n}" for n in range(12))
-PACE = ("stage.thinker.options.interval_ms=60", "stage.talker.options.interval_ms=20")
+PACE = (
+    "stage.thinker.options.interval_ms=20",
+    "stage.talker.options.interval_ms=5",
+    "router.output_window=4",
+)
 FAST_RESTART = ("router.restart_delay_s=0.05", "router.max_restart_delay_s=0.2")
 TWO_TALKERS = ("stage.talker.replicas=2", "stage.talker.policy=round_robin", *PACE, *FAST_RESTART)
 
@@ -61,8 +65,9 @@ async def ready_again(client: AsyncClient, stage: str, incarnations: Mapping[int
     raise AssertionError(now)
 
 
-async def sixteen(client: AsyncClient) -> dict[str, Asking]:
-    asked = {f"load-{n}": Asking(client, WORDS, request_id=f"load-{n}") for n in range(16)}
+async def sixteen(client: AsyncClient) -> dict[str, Held]:
+    """In their middle, until they are awaited."""
+    asked = {f"load-{n}": Held(client, WORDS, after=6, request_id=f"load-{n}") for n in range(16)}
     await until(lambda: all(len(asking.outputs) >= 6 for asking in asked.values()))
     return asked
 

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from support.running import Asking, Running, collect, eventually, kill, launched, text_of, until
+from support.running import Asking, Held, Running, collect, eventually, kill, launched, text_of, until
 from support.stress import visible
 from support.stress_watch import not_quiet, ring_rows
 
@@ -21,6 +21,7 @@ pytestmark = pytest.mark.usefixtures("no_leaks")
 
 MIB = 1 << 20
 CHUNK = 80_000
+ENDLESS = 100_000
 RECORD = 81_920
 """At most, of a chunk in a ring."""
 
@@ -79,10 +80,12 @@ async def pid_of(client: AsyncClient, name: str) -> int:
 class TestAStoppedConsumer:
     """`source` feeds `stopped` (text) and `other` (audio), each with a quota of its own."""
 
+    FEW = {"source": {"max_tokens": 60}}
+
     def config(self, home: Path) -> str:
         return write(
             home,
-            stage("source", chunks=60, chunk_bytes=CHUNK, interval_ms=10),
+            stage("source", chunks=ENDLESS, chunk_bytes=CHUNK, interval_ms=10),
             stage("stopped", final="text", chunk_bytes=8),
             stage("other", final="audio", chunk_bytes=8),
             edge("source", "stopped"),
@@ -92,7 +95,7 @@ class TestAStoppedConsumer:
     def test_b1_it_holds_its_quota_and_no_more_and_gives_all_back_when_it_goes_on(self, home: Path) -> None:
         async def scenario(deployment: Running) -> None:
             async with AsyncClient.connect(deployment.name) as client:
-                await collect(client, "x")  # each has met its peers
+                await collect(client, "x", params=self.FEW)  # each has met its peers
                 await eventually_quiet(client)
                 pid = await pid_of(client, "stopped")
                 asking = [Asking(client, "x", request_id=f"r{n}", modalities=["text"]) for n in range(4)]
@@ -105,7 +108,7 @@ class TestAStoppedConsumer:
                     kill(pid, signal.SIGCONT)
                 await eventually_quiet(client)
                 assert await pid_of(client, "stopped") == pid
-                assert text_of(await collect(client, "x", modalities=["text"])) != ""
+                assert text_of(await collect(client, "x", modalities=["text"], params=self.FEW)) != ""
                 await eventually_quiet(client)
 
         with launched(self.config(home)) as deployment:
@@ -116,7 +119,8 @@ class TestAStoppedConsumer:
         full = await eventually_used(client, "source->stopped", lambda found: found > MIB - RECORD)
         assert full <= MIB
         heard = [len(one.outputs) for one in asking]
-        for outputs in await asyncio.gather(*(collect(client, "x", modalities=["audio"]) for _ in range(3))):
+        sounds = (collect(client, "x", modalities=["audio"], params=self.FEW) for _ in range(3))
+        for outputs in await asyncio.gather(*sounds):
             assert outputs[-1].usage["other"]["completion_tokens"] == 60
         await asyncio.sleep(3 * HEARTBEAT_S)  # heartbeats, and nothing has moved
         assert (await used(client))["source->stopped"] == full
@@ -170,7 +174,7 @@ class TestEveryByteIsReclaimed:
             "router.heartbeat_interval_s": str(HEARTBEAT_S),
             "router.restart_delay_s": "0.01",
             "stage.thinker.options.echo": "false",
-            "stage.thinker.options.chunks": "30",
+            "stage.thinker.options.chunks": str(ENDLESS),
             "stage.thinker.options.chunk_bytes": "200000",
             "stage.talker.options.chunk_bytes": "120000",
             "stage.code2wav.options.echo": "false",
@@ -182,13 +186,16 @@ class TestEveryByteIsReclaimed:
         }
         return [f"{key}={value}" for key, value in given.items()]
 
+    FEW = {"thinker": {"max_tokens": 30}}
+
     def play(self, sets: Sequence[str], scenario: Callable[[AsyncClient], Any]) -> None:
         async def whole(deployment: Running) -> None:
             async with AsyncClient.connect(deployment.name) as client:
-                others = [Asking(client, "x", request_id=f"other-{n}", modalities=["audio"]) for n in range(3)]
+                ids = [f"other-{n}" for n in range(3)]
+                others = [Asking(client, "x", request_id=id_, modalities=["audio"], params=self.FEW) for id_ in ids]
                 await scenario(client)
                 assert [await one.error() for one in others] == [None] * 3
-                assert [one.outputs[-1].finish_reason for one in others] == ["stop"] * 3
+                assert [one.outputs[-1].finish_reason for one in others] == ["length"] * 3
                 await eventually_quiet(client)
 
         with launched("synthetic", *sets) as deployment:
@@ -200,7 +207,8 @@ class TestEveryByteIsReclaimed:
         async def scenario(client: AsyncClient) -> None:
             for stage_ in ("talker", "code2wav"):
                 for limit in (1, 7):
-                    outputs = await collect(client, "x", modalities=["audio"], params={stage_: {"max_tokens": limit}})
+                    params = {**self.FEW, stage_: {"max_tokens": limit}}
+                    outputs = await collect(client, "x", modalities=["audio"], params=params)
                     assert outputs[-1].finish_reason in ("length", "stop")
 
         self.play(self.sets(), scenario)
@@ -237,21 +245,22 @@ class TestEveryByteIsReclaimed:
         async def scenario(deployment: Running) -> None:
             async with AsyncClient.connect(deployment.name) as client:
                 by_pid = {one["id"]: one["pid"] for one in (await client.status())["stages"][victim]["replicas"]}
-                asking = [Asking(client, "x", affinity=f"k{n}", modalities=["audio"]) for n in range(12)]
+                ask = {"modalities": ["audio"], "params": self.FEW}
+                asking = [Held(client, "x", after=1, affinity=f"k{n}", **ask) for n in range(12)]
                 await until(lambda: sum(bool(one.outputs) for one in asking) > 6)
                 kill(by_pid[f"{victim}/0"])
-                assert [await one.error() for one in asking] == [None] * len(asking)
+                assert await asyncio.gather(*(one.error() for one in asking)) == [None] * len(asking)
                 assert len({sum(len(out.audio) for out in one.outputs if out.audio is not None) for one in asking}) == 1
                 assert 0 < (await client.status())["counters"]["redriven"] < len(asking)
                 await eventually_quiet(client)
-                assert (await collect(client, "x"))[-1].finish_reason == "stop"
+                assert (await collect(client, "x", **ask))[-1].finish_reason == "length"
                 await eventually_quiet(client)
 
         two = {"stage.thinker.replicas": "2", "stage.talker.replicas": "2", "stage.code2wav.replicas": "2"}
-        # Nobody is done before its consumer nearly is: whoever is killed has work.
-        slow = {"stage.code2wav.options.interval_ms": "20"}
+        # Nobody is done before its consumer nearly is, nor Code2Wav before its caller: whoever is killed has work.
+        read = {"router.output_window": "4"}
         tied = {f"edge.{name}.window_chunks": "2" for name in ("thinker->talker", "talker->code2wav")}
-        with launched("synthetic", *self.sets(**two, **affinity, **slow, **tied)) as deployment:
+        with launched("synthetic", *self.sets(**two, **affinity, **read, **tied)) as deployment:
             asyncio.run(scenario(deployment))
             assert deployment.stop() == 0
 

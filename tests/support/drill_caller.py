@@ -1,9 +1,9 @@
 """A caller in a process of its own, for drills that kill it or stop it: `python -m support.drill_caller WHAT …`.
 
 WHAT says when it prints `ready`: `ask` when all its requests are asked; `stream`, `abort` and `close` when each has two
-words; `withheld` when all outputs have ended. At a line on its standard input `abort` aborts all, and prints how many
-that were; `close` closes its client. At its end it prints how many whole answers it has had. With `--launch` it owns
-its deployment, else it connects to the only one.
+words, `stop` then too, and has stopped itself (SIGSTOP); `withheld` when all outputs have ended. At a line on its
+standard input `abort` aborts all, and prints how many that were; `close` closes its client. At its end it prints how
+many whole answers it has had. With `--launch` it owns its deployment, else it connects to the only one.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ from __future__ import annotations
 import argparse
 import asyncio
 import os
+import signal
 import subprocess
 import sys
 from collections.abc import Iterator, Sequence
@@ -19,9 +20,8 @@ from pathlib import Path
 from subprocess import PIPE
 
 from omnizmq import AsyncClient
-from omnizmq.errors import OmnizmqError
 from support.drill import assert_whole, both_ended, words
-from support.running import Asking
+from support.running import Asking, Held, eventually, state_of
 
 TESTS = Path(__file__).parent.parent
 
@@ -56,6 +56,7 @@ def caller(what: str, *sets: str, count: int = 8, name: str = "quiet", length: i
     try:
         said = found.line()
         assert said == "ready", said
+        assert what != "stop" or eventually(lambda: state_of(found.pid) == "T")
         yield found
     finally:
         process.kill()
@@ -66,9 +67,11 @@ async def _run(asked: argparse.Namespace) -> None:
     made = AsyncClient.connect() if asked.launch is None else AsyncClient.launch("synthetic", sets=asked.launch)
     async with made as client:
         prompts = [words(f"{asked.name}-{number}", asked.length) for number in range(asked.count)]
-        asking = [Asking(client, prompt, request_id=asked.name) for prompt in prompts]
+        asking = [_ask(client, prompt, asked) for prompt in prompts]
         await _until_there(client, asked.what, asking)
         _say("ready")
+        if asked.what == "stop":
+            os.kill(os.getpid(), signal.SIGSTOP)
         if asked.what in ("abort", "close"):
             await asyncio.to_thread(sys.stdin.readline)
         if asked.what == "close":
@@ -76,6 +79,13 @@ async def _run(asked: argparse.Namespace) -> None:
         elif asked.what == "abort":
             _say(str(await client.abort(asked.name)))
         _say(f"{await _whole(asking, prompts)} whole")
+
+
+def _ask(client: AsyncClient, prompt: str, asked: argparse.Namespace) -> Asking:
+    """Whoever stops has not read on before, however long the others' words take."""
+    if asked.what == "stop":
+        return Held(client, prompt, after=2, request_id=asked.name)
+    return Asking(client, prompt, request_id=asked.name)
 
 
 async def _until_there(client: AsyncClient, what: str, asking: Sequence[Asking]) -> None:
@@ -91,14 +101,12 @@ async def _until_there(client: AsyncClient, what: str, asking: Sequence[Asking])
 
 
 async def _whole(asking: Sequence[Asking], prompts: Sequence[str]) -> int:
+    errors = await asyncio.gather(*(one.error() for one in asking))
     count = 0
-    for one, prompt in zip(asking, prompts, strict=True):
-        try:
-            if await one.error() is None and one.outputs[-1].finish_reason == "stop":
-                assert_whole(one.outputs, prompt)
-                count += 1
-        except OmnizmqError:
-            continue
+    for one, prompt, error in zip(asking, prompts, errors, strict=True):
+        if error is None and one.outputs[-1].finish_reason == "stop":
+            assert_whole(one.outputs, prompt)
+            count += 1
     return count
 
 
@@ -109,7 +117,7 @@ def _say(text: str) -> None:
 
 def main() -> None:
     parser = argparse.ArgumentParser()
-    parser.add_argument("what", choices=("ask", "withheld", "abort", "close", "stream"))
+    parser.add_argument("what", choices=("ask", "withheld", "abort", "close", "stream", "stop"))
     parser.add_argument("--count", type=int)
     parser.add_argument("--name")
     parser.add_argument("--length", type=int)
