@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 from support.drill import play
-from support.running import Asking, document, omnizmq, recorded, until
+from support.running import Asking, Held, document, omnizmq, recorded, until
 
 from omnizmq import AsyncClient
 from omnizmq.recording import file
@@ -89,6 +89,7 @@ def test_one_command_makes_a_scenario_of_one_request(recording: Path, tmp_path: 
 FAULTS = (
     "router.heartbeat_interval_s=0.2",
     "router.redrive=never",
+    "router.output_window=1",
     "stage.talker.options.silent_at=2",
     "stage.talker.options.fault_only=silent",
     "stage.code2wav.step_timeout_s=3",
@@ -103,7 +104,7 @@ def test_faults_beside_each_other_become_scenarios_of_one_each(tmp_path: Path) -
     async def faults(client: AsyncClient) -> None:
         silent = Asking(client, PROMPT, request_id="silent", deadline_s=15)
         await until(lambda: len(silent.outputs) > 0)
-        hang = Asking(client, PROMPT, request_id="hang")
+        hang = Held(client, PROMPT, after=1, request_id="hang")  # it does not hang before it is read
         await until(lambda: len(hang.outputs) > 0)
         assert (await client.status())["live_requests"] == 2  # it names both
         assert await client.inspect("silent")

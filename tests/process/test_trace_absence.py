@@ -71,17 +71,19 @@ def test_t2_a_talker_that_is_not_registered() -> None:
 
     async def drill(watch: Watch, client: AsyncClient, _: Running) -> Found:
         async with stopped(client, "talker/0"):
-            asking = Asking(client, "one two three", request_id="unregistered", deadline_s=2)
+            asking = Asking(client, "one two three", request_id="unregistered")
             document = await watch.when("unregistered", lambda seen: still_unregistered(seen, "talker"))
             assert "finished" in steps(document, "thinker")
             boundaries = ("talker submitted", "thinker delivered", "thinker finished")
             right = Expected(("worker_silent",), "talker", "talker/0", "talker/0", boundaries)
             watch.judge("unregistered", "stopped", document, right)
+            await client.abort("unregistered")
             await text_alone(asking)
+            await text_alone(Asking(client, "one two three", request_id="late", deadline_s=1))
             right = Expected(("deadline_exceeded",), "talker", "talker/0", None, boundaries)
-            document = await watch.when("unregistered", lambda seen: seen["state"] == "ended")
-            watch.judge("unregistered", "ended", document, right)
-        return {"unregistered": right}
+            document = await watch.when("late", lambda seen: seen["state"] == "ended")
+            watch.judge("late", "ended", document, right)
+        return {"late": right}
 
     drilled((*CALM, "edge.thinker->talker.mode=relay", "router.abort_timeout_s=0.2"), drill)
 
@@ -105,12 +107,15 @@ def test_t2_a_caller_that_is_gone_before_there_was_any_sound(stage: str) -> None
 @pytest.mark.parametrize("stage", ["talker", "code2wav"])
 def test_t2_a_stage_that_makes_nothing_until_the_deadline(stage: str) -> None:
     case = Case(f"mute-at-{stage}-x", stage, 1, 3)
+    late = Case(f"late-at-{stage}-x", stage, 1, 3)
 
     async def drill(watch: Watch, client: AsyncClient, _: Running) -> Found:
-        asking = ask(client, case, deadline_s=2)
+        ends, asking = ask(client, late, deadline_s=1), ask(client, case)
         watch.judge(case.id, "stuck", await watch.when(case.id, case.stands), case.expected("engine"))
-        await text_alone(asking)
-        return await ended(watch, case.id, case.ended("deadline_exceeded"))
+        await client.abort(case.id)
+        for one in (asking, ends):
+            await text_alone(one)
+        return await ended(watch, late.id, late.ended("deadline_exceeded"))
 
     drilled((*CALM, *struck("silent_at", 1)), drill)
 

@@ -95,16 +95,16 @@ def test_t1_a_full_disk_costs_no_request_anything_and_the_trace_says_what_it_los
         assert sum(loss.rows for loss in reader.losses()) == lost
 
 
-SLOWLY = "stage.thinker.options={echo = true, interval_ms = 20.0}"
+NARROW = "router.output_window=8"
 LONG = " ".join(f"w{number}" for number in range(300))
-"""So made, some seconds: longer than a disk that does not answer is waited for."""
+"""With that window it is under way until its caller reads it."""
 
 
 @pytest.mark.usefixtures("home")
 def test_t1_t2_whoever_is_told_where_a_request_is_finds_in_the_trace_what_it_did_so_far() -> None:
     """Also where the disk does not answer he is told; what is not written then, he does not find."""
     path = state_dir(NAME) / database.FILE_NAME
-    with launched(NAME, SLOWLY) as running, Client.connect(running.name) as client:
+    with launched(NAME, NARROW) as running, Client.connect(running.name) as client:
         for count in range(5):  # at any moment of the writer's
             outputs = client.generate(LONG, request_id=f"asked-{count}", modalities=["text"])
             request_id = next(outputs).request_id
@@ -127,7 +127,7 @@ def test_t1_t2_whoever_is_told_where_a_request_is_finds_in_the_trace_what_it_did
 @pytest.mark.usefixtures("home")
 def test_t1_a_stuck_disk_costs_no_request_anything_and_the_trace_says_what_it_lost() -> None:
     """Another process's lock stands for a disk that does not answer."""
-    with launched(NAME, SLOWLY) as running, Client.connect(running.name) as client:
+    with launched(NAME, NARROW) as running, Client.connect(running.name) as client:
         outputs = client.generate(LONG, request_id="meanwhile", modalities=["text"])
         next(outputs)
         assert eventually(lambda: omnizmq("trace", "meanwhile").returncode == 0)
@@ -169,7 +169,7 @@ def test_t1_t2_a_trace_that_is_spoilt_under_a_live_request_is_begun_anew_and_say
     harm: Callable[[Path], None],
 ) -> None:
     path = state_dir(NAME) / database.FILE_NAME
-    with launched(NAME, SLOWLY) as running, Client.connect(running.name) as client:
+    with launched(NAME, NARROW) as running, Client.connect(running.name) as client:
         outputs = client.generate(LONG, request_id="meanwhile", modalities=["text"])
         next(outputs)
         assert eventually(lambda: omnizmq("trace", "meanwhile").returncode == 0)
@@ -190,7 +190,7 @@ def test_t1_t2_a_trace_that_is_spoilt_under_a_live_request_is_begun_anew_and_say
 
 @pytest.mark.usefixtures("home")
 def test_t2_a_request_whose_end_was_lost_does_not_count_as_live() -> None:
-    with launched(NAME, SLOWLY) as running, Client.connect(running.name) as client:
+    with launched(NAME, NARROW) as running, Client.connect(running.name) as client:
         outputs = client.generate(LONG, request_id="lost", modalities=["text"])
         next(outputs)
         assert eventually(lambda: omnizmq("trace", "lost").returncode == 0)
@@ -216,7 +216,7 @@ def test_t2_a_request_whose_end_was_lost_does_not_count_as_live() -> None:
 @pytest.mark.usefixtures("home")
 @pytest.mark.parametrize("options", [(), ("--json",)], ids=["piped", "json"])
 def test_t2_what_is_followed_goes_on_when_its_trace_is_removed(options: tuple[str, ...]) -> None:
-    with launched(NAME, SLOWLY) as running, Client.connect(running.name) as client:
+    with launched(NAME, NARROW) as running, Client.connect(running.name) as client:
         outputs = client.generate(LONG, request_id="meanwhile", modalities=["text"])
         next(outputs)
         assert eventually(lambda: omnizmq("trace", "meanwhile").returncode == 0)

@@ -63,7 +63,7 @@ class TestStoppedProcesses:
             found = {}
             for stage in STAGES:
                 id_ = f"stopped-{stage}"
-                asking = Asking(client, words("w", 1000), request_id=id_)
+                asking = Asking(client, words("w", 10_000), request_id=id_)
                 await asking.has(6)
                 async with stopped(client, f"{stage}/0"):
                     right = Expected(("worker_silent",), stage, f"{stage}/0", f"{stage}/0")
@@ -83,7 +83,7 @@ class TestStoppedProcesses:
             found = {}
             for stage in STAGES:
                 id_ = f"given-up-{stage}"
-                asking = Asking(client, words("w", 1000), request_id=id_)
+                asking = Asking(client, words("w", 10_000), request_id=id_)
                 await asking.has(4)
                 async with stopped(client, f"{stage}/0"):
                     assert await asking.error() is not None
@@ -140,19 +140,17 @@ class TestCallers:
         """It goes on and gets all, or it dies."""
 
         async def drill(watch: Watch, client: AsyncClient, _: Running) -> Found:  # noqa: ARG001 (another one asks)
-            with caller("stream", count=1, name="stopped", length=60) as process:
-                with stopped_process(process.pid):
-                    document = await watch.when("stopped", lambda seen: waits_for_its_caller(seen, "code2wav"))
-                    right = Expected(("caller_reads",), "code2wav", "code2wav/0", owner="client")
-                    watch.judge("stopped", "paused", document, right)
-                    if signal_ == signal.SIGKILL:
-                        kill(process.pid, signal_)
+            with caller("stop", count=1, name="stopped", length=60) as process:
+                document = await watch.when("stopped", lambda seen: waits_for_its_caller(seen, "code2wav"))
+                right = Expected(("caller_reads",), "code2wav", "code2wav/0", owner="client")
+                watch.judge("stopped", "paused", document, right)
+                kill(process.pid, signal_)
                 if signal_ == signal.SIGCONT:
                     assert await asyncio.to_thread(process.line) == "1 whole"
                     return await ended(watch, "stopped", COMPLETE)
                 return await ended(watch, "stopped", replace(right, causes=("caller_gone",), owner=None))
 
-        drilled((*CALM, *WINDOW, "stage.thinker.options.interval_ms=50"), drill)
+        drilled((*CALM, *WINDOW), drill)
 
     def test_t2_a_slow_reader(self) -> None:
         async def drill(watch: Watch, client: AsyncClient, _: Running) -> Found:
@@ -168,7 +166,7 @@ class TestCallers:
 
     def test_t2_a_caller_that_is_gone_while_a_worker_does_not_confirm(self) -> None:
         async def drill(watch: Watch, client: AsyncClient, _: Running) -> Found:
-            with caller("stream", count=1, name="gone", length=60) as process:
+            with caller("stream", count=1, name="gone", length=10_000) as process:
                 async with stopped(client, "talker/0"):
                     kill(process.pid, signal.SIGKILL)
                     document = await watch.when("gone", lambda seen: unconfirmed(seen, "talker"))

@@ -65,7 +65,7 @@ class TestFullEdges:
         word = "credit" if edge == "window" else "ring"
 
         async def drill(watch: Watch, client: AsyncClient, _: Running) -> Found:
-            asking = Asking(client, words("w", 400), request_id="full")
+            asking = Asking(client, words("w", 10_000), request_id="full")
             await asking.has(4)
             async with stopped(client, "talker/0"):
                 document = await watch.when("full", lambda seen: stuck_behind(seen, word))
@@ -77,7 +77,7 @@ class TestFullEdges:
 
     def test_t2_a_ring_that_another_request_fills(self) -> None:
         async def drill(watch: Watch, client: AsyncClient, _: Running) -> Found:
-            asked = {id_: Asking(client, words("w", 400), request_id=id_) for id_ in ("first", "second")}
+            asked = {id_: Asking(client, words("w", 10_000), request_id=id_) for id_ in ("first", "second")}
             for asking in asked.values():
                 await asking.has(4)
             async with stopped(client, "talker/0"):

@@ -10,7 +10,7 @@ from collections.abc import Iterator, Sequence
 import pytest
 from support.drill import FAST, LIMIT_S, words
 from support.known_events import mistakes
-from support.running import Asking, Running, collect, eventually, launched
+from support.running import Asking, Held, Running, collect, eventually, launched
 
 from omnizmq import AsyncClient
 from omnizmq.errors import InvalidRequestError
@@ -64,7 +64,7 @@ async def read_late(client: AsyncClient) -> None:
 
 async def driven_again(client: AsyncClient, deployment: Running) -> None:
     worker = await asyncio.to_thread(deployment.worker_pid, "talker/0")
-    asking = Asking(client, words("again", 12))
+    asking = Held(client, words("again", 12), after=2)
     await asking.has(2)
     os.kill(worker, signal.SIGKILL)
     assert await asking.error() is None
@@ -72,7 +72,7 @@ async def driven_again(client: AsyncClient, deployment: Running) -> None:
 
 async def left_behind(client: AsyncClient, deployment: Running) -> None:
     worker = await asyncio.to_thread(deployment.worker_pid, "talker/0")
-    asking = Asking(client, words("left", 12), request_id="left")
+    asking = Held(client, words("left", 12), after=2, request_id="left")
     await asking.has(2)
     os.kill(worker, signal.SIGSTOP)
     try:
