@@ -16,7 +16,7 @@ pytest.importorskip("transformers", reason="not installed: the extra `transforme
 
 import torch
 from support.csm import Reference
-from support.running import Asking, Running, collect, eventually, omnizmq, samples_of, shared
+from support.running import Asking, Held, Running, collect, eventually, omnizmq, samples_of, shared
 
 from omnizmq import AsyncClient
 from omnizmq.errors import InvalidRequestError
@@ -32,7 +32,7 @@ ROUNDING = 1e-4
 
 @pytest.fixture(scope="module")
 def deployment() -> Iterator[Running]:
-    with shared(CONFIG) as running:
+    with shared(CONFIG, "router.output_window=1") as running:
         yield running
 
 
@@ -56,7 +56,7 @@ def test_one_of_several_is_aborted_and_the_others_are_heard(deployment: Running)
     async def use() -> None:
         async with AsyncClient.connect(deployment.name) as client:
             alone = await collect(client, TEXT, params=GREEDY)
-            cut = Asking(client, "ba " * 30, request_id="cut")
+            cut = Held(client, "ba " * 30, after=1, request_id="cut")
             others = [Asking(client, TEXT, params=GREEDY) for _ in range(3)]
             await cut.has(1)
             await client.abort("cut")

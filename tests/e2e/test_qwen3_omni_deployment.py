@@ -21,6 +21,7 @@ from support.pictures import file, noise
 from support.qwen3_omni import Made, Reference
 from support.running import (
     Asking,
+    Held,
     Running,
     collect,
     eventually,
@@ -47,7 +48,7 @@ ROUNDING = 1e-4
 
 @pytest.fixture(scope="module")
 def deployment() -> Iterator[Running]:
-    with shared(CONFIG) as running:
+    with shared(CONFIG, "router.output_window=1") as running:
         yield running
 
 
@@ -126,7 +127,7 @@ def test_callers_at_once_get_what_each_gets_alone_and_one_is_aborted(deployment:
     async def use(client: AsyncClient) -> None:
         asked = {"ethan": PROMPT, "chelsie": LATE, "aiden": "ba " * 7}
         first = [Asking(client, prompt, params=greedy(speaker)) for speaker, prompt in list(asked.items())[:2]]
-        cut = Asking(client, LATE, request_id="cut", params={"talker": {"seed": 3}})
+        cut = Held(client, LATE, after=3, request_id="cut", params={"talker": {"seed": 3}})
         await cut.has(3)
         late = Asking(client, asked["aiden"], params=greedy("aiden"))
         await client.abort("cut")

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from support.running import Asking, Running, alive, collect, eventually, kill, launched, omnizmq, text_of, until
+from support.running import Asking, Held, Running, alive, collect, eventually, kill, launched, omnizmq, text_of, until
 from support.stress import visible
 from support.vllm_lost import REASON, STEP
 
@@ -23,6 +23,7 @@ pytestmark = [pytest.mark.timeout(900), pytest.mark.usefixtures("no_leaks", "no_
 THEIRS = ("vllm", "torch", "nccl", "pymp-", "psm_", "sem.mp-")
 FRANCE = "What is the capital of France?"
 LONG = {"thinker": {"max_tokens": 400, "ignore_eos": True, "temperature": 0.0}}
+NARROW = "router.output_window=8"
 
 
 def files() -> set[str]:
@@ -83,13 +84,13 @@ def test_it_streams_what_vllm_says_offline_and_is_explained(sets: tuple[str, ...
             wrong = await Asking(client, FRANCE, params=greedy(top_p=3)).error()
             assert isinstance(wrong, InvalidRequestError)
             assert "top_p must be in (0, 1], got 3.0" in wrong.message
-            long = Asking(client, FRANCE, params=LONG, request_id="long")
+            long = Held(client, FRANCE, after=3, params=LONG, request_id="long")
             await long.has(3)
             assert await client.abort("long") == 1
             assert await long.error() is None
             assert long.outputs[-1].finish_reason == "abort"
 
-    with launched("vllm", *sets) as deployment:
+    with launched("vllm", *sets, NARROW) as deployment:
         asyncio.run(scenario(deployment))
         assert eventually(deployment.idle)
         assert deployment.trace("france")["terminal"]["finish_reason"] == expected["reason"]
@@ -103,7 +104,7 @@ def test_it_streams_what_vllm_says_offline_and_is_explained(sets: tuple[str, ...
 def test_f2_a_kill_leaves_nothing_of_vllms(sets: tuple[str, ...], victim: str, processes: int) -> None:
     """Of `launch`, which is the router too; or of the worker, or of one that computes for it: its requests end with
     `replica_lost`."""
-    with launched("vllm", *sets, f"stage.thinker.options.tensor_parallel_size={processes}") as deployment:
+    with launched("vllm", *sets, NARROW, f"stage.thinker.options.tensor_parallel_size={processes}") as deployment:
         worker = deployment.worker_pid("thinker/0")
         inside = of_group(worker)
         assert worker in inside
@@ -111,7 +112,7 @@ def test_f2_a_kill_leaves_nothing_of_vllms(sets: tuple[str, ...], victim: str, p
 
         async def scenario(kills: Callable[[], None]) -> None:
             async with AsyncClient.connect(deployment.name) as client:
-                asking = Asking(client, FRANCE, params=LONG)
+                asking = Held(client, FRANCE, after=3, params=LONG)
                 await asking.has(3)
                 kills()
                 await until(lambda: not any(map(alive, inside)), 20)
