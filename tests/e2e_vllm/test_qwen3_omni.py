@@ -136,3 +136,21 @@ def test_tokens_codes_and_wave_are_those_of_the_whole_model(
         asyncio.run(scenario(deployment))
         assert eventually(deployment.idle)
         assert deployment.stop() == 0
+
+
+def test_for_text_alone_it_has_no_encoders(vllm_python: Path, expected: Expected) -> None:
+    async def scenario(deployment: Running) -> None:
+        async with AsyncClient.connect(deployment.name) as client:
+            check(expected.reference, expected.texts["Hello!"], await collect(client, "Hello!", params=GREEDY))
+            refused = await Asking(client, turn(WITH_ITEMS[0]), params=GREEDY).error()  # type: ignore[arg-type]
+            assert isinstance(refused, InvalidRequestError)
+            assert "takes text alone" in refused.message
+
+    sets = (
+        f"model={expected.model}",
+        f"stage.thinker.python={vllm_python}",
+        "stage.thinker.options.language_model_only=true",
+    )
+    with launched("qwen3_omni_tiny_vllm", *sets) as deployment:
+        asyncio.run(scenario(deployment))
+        assert deployment.stop() == 0

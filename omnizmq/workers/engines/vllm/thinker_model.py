@@ -87,7 +87,7 @@ class ThinkerText(Qwen3MoeForCausalLM, SupportsMultiModal, SupportsMRoPE):  # ty
         self.make_empty_intermediate_tensors = self.model.make_empty_intermediate_tensors
         self._keeps = config.accepted_layer is not None
         if self._keeps:
-            self.set_aux_hidden_state_layers((config.accepted_layer,))
+            super().set_aux_hidden_state_layers((config.accepted_layer,))
         self._added = [layer.added for layer in self.model.layers if getattr(layer, "adds", False)]
         self._adds = False  # in the step at hand
         self._items: tuple[torch.Tensor, torch.Tensor] | None = None  # their names, and where they are in the step
@@ -163,6 +163,12 @@ class ThinkerText(Qwen3MoeForCausalLM, SupportsMultiModal, SupportsMRoPE):  # ty
             names, at = self._items
             self._kept = names, accepted[at]
         return hidden
+
+    def set_aux_hidden_state_layers(self, layers: tuple[int, ...]) -> None:
+        """Asked for by what drafts answers from hidden states."""
+        if self._keeps:
+            raise ValueError("hidden states are kept for the Talker: a draft model that wants others cannot be used")
+        super().set_aux_hidden_state_layers(layers)
 
     def take_kept(self) -> tuple[torch.Tensor, torch.Tensor] | None:
         """Of the items in the last step that had any: their names `[n, 2]` and their hidden states `[n, hidden]`."""
