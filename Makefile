@@ -25,7 +25,8 @@ test-web: $(VENV)/.dev
 # vLLM as a stage's engine. Its packages do not go with those of the other stages: they have an environment of their own.
 test-vllm: $(VENV)/.dev $(VLLM)/smollm2-135m/config.json
 	$(VLLM)/bin/python -m pytest tests/e2e_vllm/test_engine.py
-	$(BIN)/python -m pytest tests/e2e_vllm --ignore=tests/e2e_vllm/test_engine.py
+	$(VLLM)/bin/python -m pytest tests/e2e_vllm/test_thinker.py
+	$(BIN)/python -m pytest tests/e2e_vllm --ignore=tests/e2e_vllm/test_engine.py --ignore=tests/e2e_vllm/test_thinker.py
 
 stress: $(VENV)/.dev
 	cd tests && ../$(BIN)/python -m support.stress $(STRESS)

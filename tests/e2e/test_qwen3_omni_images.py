@@ -190,10 +190,10 @@ class TestWhatItWouldBeWithout:
     def test_features_for_the_first_layers(
         self, own: dict[str, Engine], reference: Reference, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        model = own["thinker"]._model
-        see = model._see
+        encoders = own["thinker"]._model._encoders
+        see = encoders.see
         for left in (0, 1):
-            monkeypatch.setattr(model, "_see", lambda patches, left=left: (see(patches)[0], see(patches)[1][:left]))
+            monkeypatch.setattr(encoders, "see", lambda patches, left=left: (see(patches)[0], see(patches)[1][:left]))
             assert answer(own, asked("Hello!", WIDE)).tokens != expected(reference, "Hello!", WIDE).tokens
 
     def test_rows_and_columns_in_the_thinker(

@@ -22,13 +22,26 @@ SHAPES: Mapping[str, Mapping[str, tuple[int, ...]]] = {
         "thinker.model.norm.weight": (64,),
         "thinker.lm_head.weight": (1000, 64),
         "thinker.visual.patch": (5000, 64),
+        "thinker.audio_tower.conv": (3000, 64),
         "talker.norm": (5000, 64),
     },
 }
+THINKER: Mapping[str, Mapping[str, Any]] = {
+    "text_config": {"max_position_embeddings": 4096},
+    "audio_config": {"n_window": 50, "conv_chunksize": 500, "num_mel_bins": 128, "downsample_hidden_size": 480},
+    "vision_config": {
+        "patch_size": 16,
+        "spatial_merge_size": 2,
+        "hidden_size": 1152,
+        "out_hidden_size": 2048,
+        "deepstack_visual_indexes": [8, 16, 24],
+    },
+}
+TEXT = {"language_model_only": True}
 
 
 def asked(folder: Path, model_type: str, dtype: str = "BF16", **changed: Any) -> MemoryAsked:
-    sparse_checkpoint.write(folder, {"model_type": model_type}, [SHAPES[model_type]], dtype)
+    sparse_checkpoint.write(folder, {"model_type": model_type, "thinker_config": THINKER}, [SHAPES[model_type]], dtype)
     return replace(ASKED, model=str(folder), **changed)
 
 
@@ -37,10 +50,33 @@ def asked(folder: Path, model_type: str, dtype: str = "BF16", **changed: Any) ->
 def test_its_weights_are_those_of_the_language_model_in_its_dtype(
     tmp_path: Path, model_type: str, dtype: str, size: int
 ) -> None:
-    need = estimate_memory(asked(tmp_path, model_type, options={"dtype": dtype}))
+    need = estimate_memory(asked(tmp_path, model_type, options={**TEXT, "dtype": dtype}))
     assert need.weights == size * (1000 * 64 + 64)
     assert need.slots == CPU_CACHE_BYTES
     assert need.notes == ()
+
+
+@pytest.mark.parametrize(("dtype", "size"), [("auto", 2), ("float32", 4)])
+def test_a_thinkers_encoders_are_beside_it_unless_it_takes_text_alone(tmp_path: Path, dtype: str, size: int) -> None:
+    kind = "qwen3_omni_moe"
+    text = estimate_memory(asked(tmp_path, kind, options={**TEXT, "dtype": dtype}))
+    needs = [
+        estimate_memory(asked(tmp_path, kind, options={"dtype": dtype, **length}))
+        for length in ({"max_model_len": 2048}, {"max_model_len": 4096}, {})
+    ]
+    assert {need.weights - text.weights for need in needs} == {size * 8000 * 64}
+    assert text.workspace == 0 < needs[0].workspace < needs[1].workspace == needs[2].workspace
+    assert text.process < needs[0].process <= needs[1].process
+
+
+def test_a_thinker_in_a_pipeline_takes_text_alone(tmp_path: Path) -> None:
+    stages = {"pipeline_parallel_size": 2}
+    with pytest.raises(ConfigError) as refused:
+        estimate_memory(asked(tmp_path, "qwen3_omni_moe", options=stages))
+    line = "stage.thinker.options.pipeline_parallel_size cannot be set for a Thinker that takes sounds and images: use"
+    assert refused.value.message.startswith(line)
+    estimate_memory(asked(tmp_path, "qwen3_omni_moe", options={**stages, **TEXT}))
+    estimate_memory(asked(tmp_path, "llama", options=stages))
 
 
 def test_quantised_weights_stay_as_they_are(tmp_path: Path) -> None:

@@ -66,15 +66,16 @@ def make_model(
     config: Any,
     tensors: Mapping[str, torch.Tensor],
     dtype: torch.dtype,
-    device: torch.device,
+    device: torch.device | None,
 ) -> Any:
-    """The model with these weights, for inference. Raises `LaunchError` unless they are exactly its own."""
+    """The model with these weights, for inference; without a device on the CPU, for which the package `accelerate` is
+    not needed. Raises `LaunchError` unless they are exactly its own."""
     model, report = kind.from_pretrained(
         None,
         config=config,
         state_dict=dict(tensors),
         dtype=dtype,
-        device_map={"": device},
+        device_map=None if device is None else {"": device},
         attn_implementation="sdpa",
         output_loading_info=True,
         ignore_mismatched_sizes=True,  # they are in the report, by name

@@ -30,6 +30,8 @@ from omnizmq.workers.memory import MemoryAsked, MemoryNeed
 
 EMBEDDINGS = "thinker.model.embed_tokens.weight"
 PREFIXES = {"thinker": ("thinker.",), "talker": ("talker.", EMBEDDINGS), "code2wav": ("code2wav.",)}
+AUDIO_TENSORS = "thinker.audio_tower."
+VISION_TENSORS = "thinker.visual."
 CONTEXT_FRAMES = 10
 """Which Code2Wav decodes again with each chunk (`wave`)."""
 
@@ -84,6 +86,15 @@ def estimate(asked: MemoryAsked, role: str, checkpoint: Checkpoint) -> MemoryNee
         encoders=max(_sound(config, tokens, size), _vision(config, tokens, size)),
         images=_layers_of_images(config, tokens, size),
         prepared=_prepared(tokens, *_image_sizes(checkpoint)),
+    )
+
+
+def beside(checkpoint: Checkpoint, tokens: int, size: int) -> tuple[int, int]:
+    """Of a Thinker whose language model another library computes: what the encoders need to compute prompts of so many
+    tokens, and what those are prepared in. Raises `LaunchError`."""
+    config = checkpoint.config
+    return max(_sound(config, tokens, size), _vision(config, tokens, size)), _prepared(
+        tokens, *_image_sizes(checkpoint)
     )
 
 

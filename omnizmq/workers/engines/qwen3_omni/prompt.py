@@ -25,6 +25,10 @@ class Asked:
     images: list[Placed] = field(default_factory=list)
 
     @property
+    def has_items(self) -> bool:
+        return self.sounds is not None or self.patches is not None
+
+    @property
     def usage(self) -> dict[str, int | float]:
         """How many of `ids` there are, and how many of them are sound and images, where any are."""
         heard = sum(self.sounds.tokens) if self.sounds is not None else 0

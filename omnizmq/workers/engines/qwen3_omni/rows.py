@@ -5,8 +5,8 @@ Thinker -> Talker. The first chunk is the prompt, each further one what was gene
     arrays  ids    int32 [n], tokens
             rows   [m, hidden], with the prompt: hidden states of its m positions of sound or images, in order
             grids  int32 [images, 2], with the prompt: rows and columns of each image, in tokens
-Ids are enough for text: the Talker speaks from the embeddings of tokens, whose table it has. A Thinker of another
-engine can serve it as long as its prompts are text. The last token of an answer, whatever it is, is not spoken.
+Ids are enough for text: the Talker speaks from the embeddings of tokens, whose table it has. The last token of an
+answer, whatever it is, is not spoken.
 
 Talker -> Code2Wav: frames, as in `hf.frames`.
 """
@@ -15,12 +15,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import torch
 
-from omnizmq.errors import StageError
+from omnizmq.errors import LaunchError, StageError
 from omnizmq.workers.engine import Chunk
+from omnizmq.workers.engines.hf.checkpoint import Checkpoint
 from omnizmq.workers.engines.qwen3_omni.axes import Grid
 from omnizmq.workers.engines.tensors import TensorArray, as_tensor
 
@@ -58,3 +60,12 @@ def read_tokens(chunk: Chunk, device: torch.device) -> Tokens:
     if not isinstance(dtype, torch.dtype) or dtype.itemsize != rows.dtype.itemsize or rows.ndim != 2:
         raise StageError(f"a chunk of the thinker has rows of {chunk.meta.get('dtype')!r} that cannot be read")
     return Tokens(ids.tolist(), as_tensor(rows, dtype).to(device, copy=True), sizes)
+
+
+def accepted_layer(config: Any, checkpoint: Checkpoint) -> int:
+    """Of which hidden states `rows` are, as the library counts them: what the layer before makes, 0 what goes into the
+    first. `config`: that of the whole model. Raises `LaunchError`."""
+    accepted: int = config.talker_config.accept_hidden_layer
+    if not 0 <= accepted < config.thinker_config.text_config.num_hidden_layers:
+        raise LaunchError(f"{checkpoint.path}: accept_hidden_layer is {accepted}: there is no such layer")
+    return accepted

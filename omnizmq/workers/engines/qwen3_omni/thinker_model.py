@@ -12,14 +12,13 @@ from typing import Any
 import torch
 from transformers import Qwen3OmniMoeThinkerForConditionalGeneration
 
-from omnizmq.errors import LaunchError
 from omnizmq.workers.engines.hf.slots import Rows, Slots
 from omnizmq.workers.engines.hf.stage import Stage
 from omnizmq.workers.engines.hf.weights import make_model
 from omnizmq.workers.engines.qwen3_omni import axes
-from omnizmq.workers.engines.qwen3_omni.hearing import Features
+from omnizmq.workers.engines.qwen3_omni.encoders import Encoders
 from omnizmq.workers.engines.qwen3_omni.prompt import Asked
-from omnizmq.workers.engines.qwen3_omni.seeing import Patches
+from omnizmq.workers.engines.qwen3_omni.rows import accepted_layer
 
 
 class ThinkerModel:
@@ -35,11 +34,10 @@ class ThinkerModel:
         self._model: Any = make_model(kind, config, tensors, dtype, stage.device)
         self.slots = Slots(config.text_config, stage.slots, stage.slot_tokens, dtype, stage.device)
         self._device = stage.device
-        self._dtype = dtype
+        self._encoders = Encoders(self._model.model.audio_tower, self._model.model.visual, dtype, stage.device)
         self._audio: int = config.audio_token_id
         self._image: int = config.image_token_id
-        self._merged: int = config.vision_config.spatial_merge_size
-        self._accepted: int | None = _accepted_layer(stage) if for_talker else None
+        self._accepted: int | None = accepted_layer(stage.config, stage.checkpoint) if for_talker else None
 
     def prefill(self, slot: int, asked: Asked) -> tuple[torch.Tensor, torch.Tensor | None]:
         """A whole prompt into a slot. Logits `[1, vocabulary]` of what follows it; for a Talker that follows, what the
@@ -47,15 +45,15 @@ class ThinkerModel:
         rows = self.slots.rows([slot], [0], len(asked.ids))
         with torch.inference_mode():
             inputs = self._embed([asked.ids])
-            if asked.sounds is None and asked.patches is None:
+            if not asked.has_items:
                 return self._forward(inputs, rows, rows.positions), None
             ids = torch.tensor(asked.ids, device=self._device)
             heard, seen = ids == self._audio, ids == self._image
             if asked.sounds is not None:
-                inputs[0, heard] = self._hear(asked.sounds)
+                inputs[0, heard] = self._encoders.hear(asked.sounds)
             added: list[torch.Tensor] = []
             if asked.patches is not None:
-                inputs[0, seen], added = self._see(asked.patches)
+                inputs[0, seen], added = self._encoders.see(asked.patches)
             positions = torch.from_numpy(axes.positions(len(ids), asked.images)).to(self._device)[:, None]
             with self._keeping_hidden() as kept:
                 logits = self._forward(inputs, rows, positions, seen, added)
@@ -74,25 +72,6 @@ class ThinkerModel:
         embedded: torch.Tensor = self._model.model.language_model.embed_tokens(torch.tensor(ids, device=self._device))
         return embedded
 
-    def _hear(self, sounds: Features) -> torch.Tensor:
-        """`[tokens, hidden]`: of all sounds, one after the other."""
-        frames = torch.tensor(sounds.frames, device=self._device)
-        encoder = self._model.model.audio_tower
-        heard: torch.Tensor = encoder(
-            sounds.values.to(self._device, self._dtype), feature_lens=frames, return_dict=True
-        ).last_hidden_state
-        return heard.to(self._dtype)
-
-    def _see(self, patches: Patches) -> tuple[torch.Tensor, list[torch.Tensor]]:
-        """`[tokens, hidden]` of all images, one after the other; and as much to add after each of the first layers."""
-        grids = [(1, rows * self._merged, columns * self._merged) for rows, columns in patches.grids]
-        seen = self._model.model.visual(
-            patches.values.to(self._device, self._dtype),
-            grid_thw=torch.tensor(grids, device=self._device),
-            return_dict=True,
-        )
-        return seen.pooler_output.to(self._dtype), seen.deepstack_features
-
     def _forward(
         self,
         inputs: torch.Tensor,
@@ -101,7 +80,8 @@ class ThinkerModel:
         seen: torch.Tensor | None = None,
         added: Sequence[torch.Tensor] = (),
     ) -> torch.Tensor:
-        """`positions` `[3, rows, count]`; `seen` bool `[count]`: where the one row has images; `added` as in `_see`."""
+        """`positions` `[3, rows, count]`; `seen` bool `[count]`: where the one row has images; `added` as
+        `Encoders.see` makes it."""
         hidden = self._model.model.language_model(
             inputs_embeds=inputs,
             attention_mask=rows.mask,
@@ -130,11 +110,3 @@ class ThinkerModel:
             yield kept
         finally:
             hook.remove()
-
-
-def _accepted_layer(stage: Stage) -> int:
-    """Raises `LaunchError`."""
-    accepted: int = stage.config.talker_config.accept_hidden_layer
-    if not 0 <= accepted < stage.config.thinker_config.text_config.num_hidden_layers:
-        raise LaunchError(f"{stage.checkpoint.path}: accept_hidden_layer is {accepted}: there is no such layer")
-    return accepted

@@ -16,20 +16,24 @@ if TYPE_CHECKING:
 
     from omnizmq.workers.engines.hf.byte_tokens import Vocabulary
     from omnizmq.workers.engines.hf.text import Text
+    from omnizmq.workers.engines.vllm.prompts import Asked
 
 REASONS: dict[str, FinishReason] = {"stop": "stop", "length": "length", "repetition": "stop"}
 
 
 @dataclass(kw_only=True)
 class Answer:
-    """`prompt` is empty until all input is there; `inner` is vLLM's own name of the request while vLLM has it. Of an
-    answer that is `given` vLLM has nothing: its tokens are handed out one a step."""
+    """`prompt` is empty until all input is there, and `asked` is what was read of it until it is begun; `inner` is
+    vLLM's own name of the request while vLLM has it. An answer that is `given` vLLM does not make, at most it computes
+    its prompt: its tokens are handed out one a step."""
 
     request_id: str
     params: SamplingParams
     priority: int
-    prompt: list[int]
     given: list[int]
+    prompt: list[int] = field(default_factory=list)
+    prompt_usage: dict[str, int | float] = field(default_factory=dict)
+    asked: Asked | None = None
     spoken: Text | None = None  # of what is given
     open_edges: set[str] = field(default_factory=set)  # whose input goes on
     said: list[str] = field(default_factory=list)  # over edges
@@ -38,6 +42,7 @@ class Answer:
     tokens: list[int] = field(default_factory=list)
     logprobs: list[TokenLogprob] = field(default_factory=list)
     prompt_chunk: Chunk | None = None  # until it is handed on
+    awaits_rows: bool = False  # and with them that chunk
     completion_tokens: int = 0
     cached_tokens: int = 0
     reason: FinishReason | None = None
@@ -55,17 +60,20 @@ class Answer:
     @property
     def usage(self) -> dict[str, int | float]:
         cached = {"cached_tokens": self.cached_tokens} if self.cached_tokens else {}
-        return {"prompt_tokens": len(self.prompt), "completion_tokens": self.completion_tokens, **cached}
+        return {**self.prompt_usage, "completion_tokens": self.completion_tokens, **cached}
 
     def took(self, output: RequestOutput, vocabulary: Vocabulary) -> None:
         """What one of vLLM's steps made."""
         made = output.outputs[0]
+        self.cached_tokens = output.num_cached_tokens or 0
+        if self.given:
+            self.inner = None if made.finish_reason is not None else self.inner
+            return
         self.text += made.text
         self.tokens += made.token_ids
         for token, among in zip(made.token_ids, made.logprobs or (), strict=False):
             self.logprobs.append(_logprob(token, among, self.params.logprobs, vocabulary))
         self.completion_tokens += len(made.token_ids)
-        self.cached_tokens = output.num_cached_tokens or 0
         if made.finish_reason is None:
             return
         self.inner = None

@@ -1,4 +1,4 @@
-"""vLLM as a stage's engine: any text model of its that is on this machine, and the Thinker of Qwen3-Omni for text.
+"""vLLM as a stage's engine: any text model of its that is on this machine, and the Thinker of Qwen3-Omni.
 
 One engine in the worker's own process; where a replica has several GPUs, vLLM's own executor starts a process for each
 of them, in the worker's process group. Greedy and in the same dtype it makes what vLLM makes offline.
@@ -112,22 +112,31 @@ def _checkpoint(context: EngineContext) -> Checkpoint:
 
 def _generation(context: EngineContext, checkpoint: Checkpoint, arguments: dict[str, Any]) -> Engine:
     context.progress("importing vllm")
-    from omnizmq.workers.engines.vllm import thinker_text
+    from omnizmq.workers.engines.vllm import thinker
     from omnizmq.workers.engines.vllm.generation import Generation
     from omnizmq.workers.engines.vllm.handing import Texts, TokenIds
-    from omnizmq.workers.engines.vllm.prompts import Prompts
+    from omnizmq.workers.engines.vllm.prompts import Prompts, Reading
 
-    for_talker = memory.is_for_talker(checkpoint)
-    if for_talker:
-        arguments["hf_overrides"] = thinker_text.text_config
+    is_thinker = memory.is_thinker(checkpoint)
+    with_items = memory.takes_items(context.stage, checkpoint, arguments)
+    if is_thinker:
+        own = thinker.arguments(checkpoint, with_items=with_items, for_talker=bool(context.targets))
+        for name in own.keys() & context.options.keys():
+            raise ConfigError(f"stage.{context.stage}.options.{name} cannot be set: sounds and images come ready")
+        arguments |= own
     context.progress("loading the model")
     engine = _load(context, arguments)
     names.unlink()
-    config = engine.model_config
-    prompts = Prompts(checkpoint, config.get_vocab_size(), config.max_model_len - 1)
+    config, most = engine.model_config, engine.model_config.max_model_len - 1
+    reading: Reading
+    if with_items:
+        context.progress("loading the encoders")
+        reading, items = thinker.encoding(context, checkpoint, engine)
+    else:
+        reading, items = Prompts(checkpoint, config.get_vocab_size(), most), None
     end = engine.get_tokenizer().eos_token_id
-    handing = TokenIds() if for_talker else Texts()
-    return Generation(context, engine, prompts, handing, 0 if end is None else end)
+    handing = TokenIds() if is_thinker else Texts()
+    return Generation(context, engine, reading, handing, 0 if end is None else end, items)
 
 
 def _load(context: EngineContext, arguments: Mapping[str, Any]) -> LLMEngine:

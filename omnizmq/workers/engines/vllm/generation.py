@@ -18,18 +18,21 @@ from typing import TYPE_CHECKING, Any
 
 from vllm.exceptions import VLLMClientError
 
-from omnizmq.errors import InvalidRequestError, StageError
+from omnizmq.errors import InvalidRequestError, OmnizmqError, StageError
 from omnizmq.protocol import Prompt
 from omnizmq.workers.engine import Chunk, EngineBrokenError, EngineContext, EngineRequest, StageOutput
 from omnizmq.workers.engines.hf.text import Text
 from omnizmq.workers.engines.settings import SAY_CHARS, read_params, text
+from omnizmq.workers.engines.torch_errors import failure_of, told_by_failure_of
 from omnizmq.workers.engines.vllm import params
 from omnizmq.workers.engines.vllm.answer import Answer
 from omnizmq.workers.engines.vllm.handing import Handing
-from omnizmq.workers.engines.vllm.prompts import Prompts
+from omnizmq.workers.engines.vllm.prompts import Asked, Reading
 
 if TYPE_CHECKING:
     from vllm.v1.engine.llm_engine import LLMEngine
+
+    from omnizmq.workers.engines.vllm.items import Items
 
 log = logging.getLogger(__name__)
 
@@ -38,14 +41,23 @@ _SAY = {"say": text(SAY_CHARS)}
 
 class Generation:
     """See the module. `handing`: what goes to downstream stages; `end`: the token that ends a given answer, which is
-    not said."""
+    not said; `items`: those of prompts, where the model takes any."""
 
-    def __init__(self, context: EngineContext, engine: LLMEngine, prompts: Prompts, handing: Handing, end: int) -> None:
+    def __init__(
+        self,
+        context: EngineContext,
+        engine: LLMEngine,
+        prompts: Reading,
+        handing: Handing,
+        end: int,
+        items: Items | None = None,
+    ) -> None:
         self._context = context
         self._engine = engine
         self._prompts = prompts
         self._handing = handing
         self._end = end
+        self._items = items
         self._defaults: dict[str, Any] = engine.model_config.get_diff_sampling_param()
         self._room: int = engine.model_config.max_model_len
         self._answers: dict[str, Answer] = {}
@@ -61,7 +73,6 @@ class Generation:
             request_id=request.request_id,
             params=params.read(asked, self._defaults),
             priority=self._rank(request.priority),
-            prompt=[],
             given=given,
             spoken=Text(self._prompts.vocabulary, []) if given else None,
             open_edges=set(self._context.sources),
@@ -90,6 +101,7 @@ class Generation:
         answer = self._answers.pop(request_id, None)
         if answer is None:
             return []
+        self._forget(answer)
         if answer.inner is not None:
             answer.text += self._held_back(answer.inner)
             self._engine.abort_request([answer.inner], internal=True)
@@ -106,10 +118,10 @@ class Generation:
     def step(self, ready: Sequence[str]) -> list[StageOutput]:
         answers = [self._answers[request_id] for request_id in ready]
         for answer in answers:
-            if answer.given:
-                answer.say()
-            elif answer.inner is None and not answer.ended:
+            if answer.asked is not None:
                 self._begin(answer)
+            if answer.given and answer.inner is None and not answer.ended:
+                answer.say()
         if any(answer.inner is not None for answer in answers):
             self._compute()
         return [self._output(answer) for answer in answers if answer.has_news]
@@ -126,19 +138,49 @@ class Generation:
         return int(1000 * (time.monotonic() / self._context.priority_age_s - priority))
 
     def _asked(self, answer: Answer, prompt: Prompt | None) -> None:
-        answer.prompt = self._prompts.read(prompt)
-        answer.prompt_chunk = self._handing.prompt(answer.prompt)
-        room = self._room - len(answer.prompt)
+        with told_by_failure_of(answer.request_id):
+            asked = self._prompts.read(prompt)
+        room = self._room - len(asked.ids)
+        if not asked.ids or room < 1:
+            raise InvalidRequestError(
+                f"the prompt has {len(asked.ids)} tokens: from 1 to {self._room - 1} were expected"
+            )
         if len(answer.given) > room:
             raise InvalidRequestError(f"the text to say has {len(answer.given)} tokens: beside the prompt fit {room}")
+        answer.asked, answer.prompt, answer.prompt_usage = asked, asked.ids, asked.usage
 
     def _begin(self, answer: Answer) -> None:
+        """Into vLLM, unless nothing is to be computed for it."""
+        asked, answer.asked = answer.asked, None
+        assert asked is not None
+        answer.awaits_rows = self._items is not None and self._items.for_talker and asked.has_items
+        if not answer.awaits_rows:
+            answer.prompt_chunk = self._handing.prompt(asked.ids)
+            if answer.given:
+                return
         try:
-            (prompt,) = self._engine.renderer.render_cmpl([{"prompt_token_ids": answer.prompt}])
-            answer.inner = self._engine.add_request(answer.request_id, prompt, answer.params, priority=answer.priority)
+            prompt = self._input(answer, asked)
+            wanted = params.prompt_alone() if answer.given else answer.params
+            answer.inner = self._engine.add_request(answer.request_id, prompt, wanted, priority=answer.priority)
         except (VLLMClientError, ValueError) as error:
             line = str(error).partition("\n")[0]
             answer.error = InvalidRequestError(f"vLLM refuses the request: {line}")
+        except OmnizmqError as error:
+            answer.error = error
+
+    def _input(self, answer: Answer, asked: Asked) -> Any:
+        """Its prompt as vLLM takes it. Raises `OmnizmqError` where its sounds and images cannot be encoded."""
+        if self._items is not None and asked.has_items:
+            try:
+                return self._items.prompt(answer.request_id, asked)
+            except Exception as error:  # noqa: BLE001 (F1: whatever the libraries raise is about this request)
+                raise failure_of(error, answer.request_id) from None
+        (prompt,) = self._engine.renderer.render_cmpl([{"prompt_token_ids": asked.ids}])
+        return prompt
+
+    def _forget(self, answer: Answer) -> None:
+        if answer.awaits_rows and self._items is not None:
+            self._items.forget(answer.request_id)
 
     def _compute(self) -> None:
         try:
@@ -151,6 +193,10 @@ class Generation:
             answer = self._answers.get(output.request_id)
             if answer is not None:
                 answer.took(output, self._prompts.vocabulary)
+        if self._items is not None:
+            for request_id, chunk in self._items.chunks().items():
+                answer = self._answers[request_id]
+                answer.prompt_chunk, answer.awaits_rows = chunk, False
 
     def _held_back(self, inner: str) -> str:
         state = self._engine.output_processor.request_states.get(inner)
@@ -160,7 +206,12 @@ class Generation:
         return held
 
     def _output(self, answer: Answer) -> StageOutput:
+        if answer.awaits_rows and answer.error is None:
+            answer.error = StageError("vLLM gave no hidden states of the prompt's sounds and images")
+            if answer.inner is not None:
+                self._engine.abort_request([answer.inner], internal=True)
         if answer.ended:
+            self._forget(answer)
             del self._answers[answer.request_id]
         if answer.error is not None:
             return StageOutput(answer.request_id, error=answer.error)

@@ -28,7 +28,7 @@ class Texts:
 
 
 class TokenIds:
-    """As `qwen3_omni.rows` has them: the prompt's, then what is generated, of a prompt that is text alone."""
+    """As `qwen3_omni.rows` has them: the prompt's, of one that is text alone, then what is generated."""
 
     def prompt(self, ids: Sequence[int]) -> Chunk | None:
         return tokens_chunk(ids)

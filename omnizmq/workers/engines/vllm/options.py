@@ -24,6 +24,7 @@ _ELSEWHERE = {
     "otlp_traces_endpoint": "`router.trace_otlp` says it",
     "distributed_executor_backend": "the stage's `devices` decide it",
     "worker_cls": "the engine's own is used",
+    "worker_extension_cls": "the engine's own is used",
 }
 """Arguments that are not a stage's to give, and where what they say is said."""
 

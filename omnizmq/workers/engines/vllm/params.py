@@ -50,6 +50,11 @@ def read(given: Mapping[str, Param], defaults: Mapping[str, Any]) -> SamplingPar
     return params
 
 
+def prompt_alone() -> SamplingParams:
+    """Of a request whose answer is known: its prompt is computed, and one token with it, which vLLM needs."""
+    return SamplingParams(max_tokens=1, temperature=0, detokenize=False, output_kind=RequestOutputKind.DELTA)
+
+
 def _value(name: str, value: Param) -> Any:
     if name in _TABLES and isinstance(value, str):
         try:

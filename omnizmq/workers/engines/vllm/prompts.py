@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+from typing import Protocol
+
 from omnizmq.errors import InvalidRequestError
 from omnizmq.protocol import Prompt, TextPart
 from omnizmq.workers.engines.hf.byte_tokens import Vocabulary
@@ -9,22 +12,58 @@ from omnizmq.workers.engines.hf.checkpoint import Checkpoint
 from omnizmq.workers.engines.hf.tokenizer import Tokenizer
 
 
+class Asked(Protocol):
+    """A prompt as it was read."""
+
+    @property
+    def ids(self) -> list[int]: ...
+
+    @property
+    def usage(self) -> dict[str, int | float]:
+        """What `ids` are."""
+
+    @property
+    def has_items(self) -> bool:
+        """Whether sounds or images are among them."""
+
+
+class Reading(Protocol):
+    """How a model's prompts are read."""
+
+    vocabulary: Vocabulary
+
+    def read(self, prompt: Prompt | None) -> Asked:
+        """Raises `InvalidRequestError`."""
+
+    def answer(self, text: str) -> list[int]:
+        """A text that is to be the answer. Raises `InvalidRequestError`."""
+
+
+@dataclass(frozen=True, slots=True)
+class AskedText:
+    ids: list[int]
+
+    @property
+    def usage(self) -> dict[str, int | float]:
+        return {"prompt_tokens": len(self.ids)}
+
+    @property
+    def has_items(self) -> bool:
+        return False
+
+
 class Prompts:
-    """Raises `LaunchError` when the checkpoint's tokenizer or its chat template cannot be used."""
+    """Of text alone. Raises `LaunchError` when the checkpoint's tokenizer or its chat template cannot be used."""
 
     def __init__(self, checkpoint: Checkpoint, tokens: int, most: int) -> None:
-        """`tokens`: how many the model knows; `most`: how many a prompt may have."""
+        """`tokens`: how many the model knows; `most`: how many a text may have."""
         self._tokenizer = Tokenizer(checkpoint, tokens, most)
         self.vocabulary: Vocabulary = self._tokenizer.vocabulary
-        self._most = most
         self.read(Prompt("Hello.", None, None))  # a template that does not work is found now
 
-    def read(self, prompt: Prompt | None) -> list[int]:
+    def read(self, prompt: Prompt | None) -> AskedText:
         """Raises `InvalidRequestError`."""
-        ids = self._ids(prompt)
-        if not 0 < len(ids) <= self._most:
-            raise InvalidRequestError(f"the prompt has {len(ids)} tokens: from 1 to {self._most} were expected")
-        return ids
+        return AskedText(self._ids(prompt))
 
     def answer(self, text: str) -> list[int]:
         """A text that is to be the answer. Raises `InvalidRequestError`."""
