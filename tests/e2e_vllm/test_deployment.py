@@ -5,13 +5,29 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
+import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from subprocess import DEVNULL
 from typing import Any
 
+import psutil  # type: ignore[import-untyped]
 import pytest
-from support.running import Asking, Held, Running, alive, collect, eventually, kill, launched, omnizmq, text_of, until
+from support.running import (
+    OMNIZMQ,
+    Asking,
+    Held,
+    Running,
+    alive,
+    collect,
+    eventually,
+    kill,
+    launched,
+    omnizmq,
+    text_of,
+    until,
+)
 from support.stress import visible
 from support.vllm_lost import REASON, STEP
 
@@ -128,6 +144,30 @@ def test_f2_a_kill_leaves_nothing_of_vllms(sets: tuple[str, ...], victim: str, p
             assert deployment.process.wait(20) == -signal.SIGKILL
         else:
             assert deployment.stop() == 0
+
+
+@pytest.mark.parametrize("victim", ["worker", "launcher"])
+def test_f2_a_kill_while_they_load_leaves_nothing_of_vllms(sets: tuple[str, ...], victim: str) -> None:
+    """As soon as there are several: they share memory then. The model's heads can be shared among three."""
+    options = [
+        option for setting in (*sets, "stage.thinker.options.tensor_parallel_size=3") for option in ("--set", setting)
+    ]
+    before = files()
+    process = subprocess.Popen([*OMNIZMQ, "launch", "--config", "vllm", *options], stdout=DEVNULL, stderr=DEVNULL)
+    launcher = psutil.Process(process.pid)
+    several: list[int] = []
+
+    def loading() -> bool:
+        several[:] = [child.pid for child in launcher.children() if len(of_group(child.pid)) > 1]
+        assert process.poll() is None
+        return bool(several)
+
+    assert eventually(loading, 120)
+    (worker,) = several
+    assert any("/psm_" in name for name in files() - before)
+    kill(worker if victim == "worker" else process.pid)
+    assert process.wait(60) == (1 if victim == "worker" else -signal.SIGKILL)
+    assert eventually(lambda: not alive(worker))
 
 
 def test_f2_a_failure_inside_vllm_ends_its_requests_with_the_reason_and_the_replica_is_replaced(

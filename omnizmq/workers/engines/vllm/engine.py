@@ -24,7 +24,7 @@ from omnizmq.tables import nearest
 from omnizmq.workers.engine import Engine, EngineContext
 from omnizmq.workers.engines import qwen3_omni
 from omnizmq.workers.engines.hf.checkpoint import Checkpoint
-from omnizmq.workers.engines.vllm import memory, names, options
+from omnizmq.workers.engines.vllm import memory, options, tracker
 from omnizmq.workers.memory import MemoryAsked, MemoryNeed
 
 if TYPE_CHECKING:
@@ -55,6 +55,8 @@ def create(context: EngineContext) -> Engine:
     """Load the model. Raises `ConfigError` (option, edge, model) or `LaunchError`."""
     own, arguments, (tensor, pipeline) = _check_place(context)
     _set_environment(context, own)
+    if tensor * pipeline > 1:
+        tracker.start()
     checkpoint = _checkpoint(context)
     on_cpu = {
         "enforce_eager": True,  # compiling takes a minute there, for a tenth of speed
@@ -126,7 +128,6 @@ def _generation(context: EngineContext, checkpoint: Checkpoint, arguments: dict[
         arguments |= own
     context.progress("loading the model")
     engine = _load(context, arguments)
-    names.unlink()
     config, most = engine.model_config, engine.model_config.max_model_len - 1
     reading: Reading
     if with_items:
