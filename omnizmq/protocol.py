@@ -166,6 +166,10 @@ class Text(_Frame, frozen=True):
     text: str
 
 
+LOGPROB_BYTES = 20
+"""On the wire beside a token, at most: a number, and the headers of what they are in."""
+
+
 class TokenLogprob(_Wire, frozen=True):
     """A token that was generated and the natural logarithm of its probability; those that were likeliest in its place,
     with theirs, the likeliest first. A token is the UTF-8 of its text, which may be a part of a character. A logarithm
@@ -176,8 +180,8 @@ class TokenLogprob(_Wire, frozen=True):
     top: list[tuple[bytes, float]]
 
     def size(self) -> int:
-        """Bytes."""
-        return len(self.token) + 8 + sum(len(token) + 8 for token, _ in self.top)
+        """Bytes, at most; with what the wire puts around them."""
+        return len(self.token) + LOGPROB_BYTES + sum(len(token) + LOGPROB_BYTES for token, _ in self.top)
 
 
 class TextWithLogprobs(Text, frozen=True):

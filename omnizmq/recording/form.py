@@ -89,7 +89,8 @@ def nbytes(data: bytes) -> Tree:
 
 def logprobs(given: list[wire.TokenLogprob]) -> Tree:
     """As many tokens of the same sizes, each with what was likely in its place."""
-    return [{"$": "TokenLogprob", "token": {"$bytes": each.size() - 8}, "logprob": 0.0, "top": []} for each in given]
+    sizes = [each.size() - wire.LOGPROB_BYTES for each in given]
+    return [{"$": "TokenLogprob", "token": {"$bytes": size}, "logprob": 0.0, "top": []} for size in sizes]
 
 
 def tokens(ids: list[int] | None) -> Tree:

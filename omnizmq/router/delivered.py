@@ -23,7 +23,8 @@ class Passed(NamedTuple):
 
 
 class Delivered:
-    """`sent` deliveries, of which the caller has `consumed` so many. `hashed`: another attempt may follow."""
+    """`sent` deliveries, of which the caller has `consumed` so many. `hashed`: another attempt may follow. Tokens that
+    come with their logprobs are skipped by their number alone: it is their text that is compared."""
 
     __slots__ = (
         "_again",

@@ -1,7 +1,7 @@
 """What an engine made, checked before it becomes frames: whatever the gate sends on can be encoded, and fits (F1, W1).
 
 An engine is other people's code. What it hands over wrongly is its request's error, in one line that says what was
-expected; numpy's scalars alone are not held against it, and become Python's. Pure.
+expected; numpy's scalars alone are not held against it, but in logprobs, and become Python's. Pure.
 """
 
 from __future__ import annotations
@@ -82,7 +82,7 @@ def _checked_content(output: StageOutput) -> tuple[str | Audio | None, Sequence[
 
 
 def _checked_logprobs(given: Sequence[wire.TokenLogprob]) -> Sequence[wire.TokenLogprob]:
-    """As they will arrive."""
+    """As they will arrive: whatever does not, is a `StageError`."""
     if not given:
         return ()
     try:

@@ -141,6 +141,43 @@ def test_one_that_may_not_go_on_waits_with_what_it_has(engine: Generation) -> No
     assert said(outputs) + said(rest["unread"]) == said(finish(engine, ["again"])[0]["again"])
 
 
+def test_those_that_may_not_go_on_take_no_places_until_they_are_many(engine: Generation) -> None:
+    """As many of them as run may be inside vLLM; behind more, one waits until one of them has been computed."""
+    many = 2 * engine._context.max_inflight
+    parked = [f"parked {n}" for n in range(many)]
+    for name in parked:
+        engine.add(asked(name, name, max_tokens=12, ignore_eos=True))
+    for half in (parked[: many // 2], parked[many // 2 :]):
+        engine.add(asked(f"runs beside {half[0]}", max_tokens=2, ignore_eos=True))
+        engine.step(half)
+        _, steps = finish(engine, [f"runs beside {half[0]}"])
+        assert (steps <= 4) == (half[0] == parked[0]), "the first are no obstacle, the others are"
+        assert engine._engine.get_num_unfinished_requests() <= many
+    finish(engine, parked)
+
+
+def test_an_output_that_cannot_be_read_is_its_requests_error(
+    engine: Generation, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Others lose nothing, whether they may go on or not."""
+    for name in ("parked", "bad", "well"):
+        engine.add(asked(name, max_tokens=6, ignore_eos=True, **({"logprobs": 0} if name == "bad" else {})))
+    begun = [*engine.step(["parked", "bad", "well"])]
+
+    def fails(token: int) -> bytes:
+        raise KeyError(token)
+
+    monkeypatch.setattr(engine._prompts.vocabulary, "bytes_of", fails)
+    (error,) = [output.error for output in engine.step(["bad", "well"]) if output.error is not None]
+    assert error.message.startswith("vLLM made an output that is none: KeyError")
+    monkeypatch.undo()
+    engine.abort("well")
+    rest = finish(engine, ["parked"])[0]["parked"]
+    engine.add(asked("again", max_tokens=6, ignore_eos=True))
+    first = [output for output in begun if output.request_id == "parked"]
+    assert said(first) + said(rest) == said(finish(engine, ["again"])[0]["again"])
+
+
 def test_one_that_was_not_let_run_is_not_in_vllm(engine: Generation) -> None:
     engine.add(asked("waiting", max_tokens=4))
     engine.add(asked("running", max_tokens=4))
@@ -223,6 +260,11 @@ def test_an_abort_hands_out_the_tokens_that_nobody_has(engine: Generation) -> No
         ({"max_tokens": "x"}, "parameter max_tokens: Expected `int | null`, got `str`"),
         ({"max_token": 3}, "parameter max_token is unknown: did you mean 'max_tokens'?"),
         ({"n": 2}, "parameter n is unknown: known are allowed_token_ids, "),
+        ({"logprobs": -1}, "parameter logprobs = -1 is not usable: it must be from 0"),
+        (
+            {"structured_outputs": {"choise": "a"}},
+            "parameter structured_outputs.choise is unknown: did you mean 'choice'?",
+        ),
         ({"logit_bias": {"x": 1.0}}, "parameter logit_bias: its keys must be ids of tokens"),
         ({"structured_outputs": "{"}, "parameter structured_outputs: it is no JSON: "),
         ({"say": " "}, "parameter say = ' ' is not usable: it must be a text"),
@@ -271,14 +313,16 @@ def test_b2_higher_priority_goes_first_and_waiting_raises_it(
 
 
 def test_a_text_over_an_edge_is_the_prompt(engine: Generation, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(engine, "_context", replace(engine._context, sources=("writer",)))
+    """Of several edges in their order, whatever came first."""
+    monkeypatch.setattr(engine, "_context", replace(engine._context, sources=("writer", "second")))
     engine.add(EngineRequest("fed", None, {**GREEDY, "max_tokens": 8, "ignore_eos": True}))
-    for piece in ("What is the capital", " of France?"):
-        engine.feed("fed", "writer", Chunk(meta={"text": piece}))
+    for edge, piece in (("second", "France?"), ("writer", "What is the capital"), ("writer", " of ")):
+        engine.feed("fed", edge, Chunk(meta={"text": piece}))
         assert not engine.has_work("fed")
     with pytest.raises(StageError, match="a chunk from writer has no text"):
         engine.feed("fed", "writer", Chunk())
     engine.end_of_input("fed", "writer")
+    engine.end_of_input("fed", "second")
     outputs = finish(engine, ["fed"])[0]["fed"]
     monkeypatch.undo()
     engine.add(asked("plain", max_tokens=8, ignore_eos=True))

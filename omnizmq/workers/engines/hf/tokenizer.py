@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from jinja2 import TemplateError
 from transformers import AutoTokenizer
 
 from omnizmq.errors import InvalidRequestError, LaunchError
@@ -38,21 +39,23 @@ class Tokenizer:
 
     def ids(self, turns: Sequence[Mapping[str, Any]], **template: Any) -> list[int]:
         """Of turns, by the chat template. Raises `InvalidRequestError`; what is too long for sure is not tokenized."""
-        text = self._tokenizer.apply_chat_template(turns, chat_template=self.template, tokenize=False, **template)
+        try:
+            text = self._tokenizer.apply_chat_template(turns, chat_template=self.template, tokenize=False, **template)
+        except TemplateError as error:
+            raise InvalidRequestError(f"the model's chat template does not take these messages: {error}") from error
         self._check_length(text, "the prompt")
         return self.checked(self._tokenizer(text, add_special_tokens=False).input_ids)
 
-    def plain(self, text: str, what: str) -> list[int]:
-        """Of a text in which nothing stands for a special token. Raises `InvalidRequestError` that calls it `what`."""
+    def plain(self, text: str, what: str, *, begins: bool = False) -> list[int]:
+        """Of a text in which nothing stands for a special token; where it `begins`, behind those with which this model
+        begins (a BOS). Raises `InvalidRequestError` that calls it `what`."""
         self._check_length(text, what)
-        return self.checked(self._tokenizer(text, add_special_tokens=False, split_special_tokens=True).input_ids)
+        return self.checked(self._tokenizer(text, add_special_tokens=begins, split_special_tokens=True).input_ids)
 
     def _check_length(self, text: str, what: str) -> None:
         least = -(-len(text) // self._longest)
         if least > self._most:
-            raise InvalidRequestError(
-                f"{what} has {len(text)} characters, {least} tokens at least: a slot holds {self._most}"
-            )
+            raise InvalidRequestError(f"{what} has {len(text)} characters, {least} tokens at least: {self._most} fit")
 
     def checked(self, ids: Sequence[int]) -> list[int]:
         """Raises `InvalidRequestError` for what is no token of the model's."""

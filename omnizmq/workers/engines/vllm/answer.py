@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from omnizmq.workers.engines.hf.text import Text
     from omnizmq.workers.engines.vllm.prompts import Asked
 
-REASONS: dict[str, FinishReason] = {"stop": "stop", "length": "length", "repetition": "stop"}
+_REASONS: dict[str, FinishReason] = {"stop": "stop", "length": "length", "repetition": "stop"}
 
 
 @dataclass(kw_only=True)
@@ -36,7 +36,7 @@ class Answer:
     asked: Asked | None = None
     spoken: Text | None = None  # of what is given
     open_edges: set[str] = field(default_factory=set)  # whose input goes on
-    said: list[str] = field(default_factory=list)  # over edges
+    heard: dict[str, list[str]] = field(default_factory=dict)  # over edges
     inner: str | None = None
     text: str = ""
     tokens: list[int] = field(default_factory=list)
@@ -71,19 +71,21 @@ class Answer:
             return
         self.text += made.text
         self.tokens += made.token_ids
-        for token, among in zip(made.token_ids, made.logprobs or (), strict=False):
-            self.logprobs.append(_logprob(token, among, self.params.logprobs, vocabulary))
+        if made.logprobs is not None:
+            each = zip(made.token_ids, made.logprobs, strict=True)
+            self.logprobs += [_logprob(token, among, self.params.logprobs, vocabulary) for token, among in each]
         self.completion_tokens += len(made.token_ids)
         if made.finish_reason is None:
             return
         self.inner = None
-        self.reason = REASONS.get(made.finish_reason)
+        self.reason = _REASONS.get(made.finish_reason)
         if self.reason is None:
             self.error = StageError(f"vLLM ended the request: {made.finish_reason}")
         elif made.finish_reason == "repetition":
             self.note = "the answer repeated itself and was ended (repetition_detection)"
         elif isinstance(made.stop_reason, str):
-            self.note = f'the answer ended before the stop text "{made.stop_reason}"'
+            where = "with" if self.params.include_stop_str_in_output else "before"
+            self.note = f'the answer ended {where} the stop text "{made.stop_reason}"'
         elif made.stop_reason is not None:
             self.note = f"the answer ended with the stop token {made.stop_reason}"
 
@@ -102,8 +104,8 @@ class Answer:
 def _logprob(token: int, among: Mapping[int, Logprob], most: int, vocabulary: Vocabulary) -> TokenLogprob:
     """vLLM has the chosen token `among` the likeliest, of whom `most` were asked for."""
 
-    def spelled(token: int) -> bytes:
-        return vocabulary.bytes_of(token) or (among[token].decoded_token or "").encode()
+    def spelled(one: int) -> bytes:
+        return vocabulary.bytes_of(one) or (among[one].decoded_token or "").encode()
 
     likeliest = sorted(among, key=lambda each: among[each].rank)[:most]
     top = [(spelled(each), among[each].logprob) for each in likeliest]

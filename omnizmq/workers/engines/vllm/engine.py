@@ -45,10 +45,10 @@ def check_options(stage: str, given: Mapping[str, Any]) -> None:
 
 def estimate_memory(asked: MemoryAsked) -> MemoryNeed:
     """For `omnizmq check`, before anything loads. Raises `ModelNotFoundError`, `ConfigError`, `LaunchError`."""
-    _check_place(asked)
+    _, _, (tensor, pipeline) = _check_place(asked)
     if _TINY.fullmatch(asked.model):
         return MemoryNeed(notes=(f"stage {asked.stage}: {asked.model} is made when it is loaded",))
-    return memory.estimate(asked, Checkpoint(asked.model))
+    return memory.estimate(asked, Checkpoint(asked.model), tensor * pipeline)
 
 
 def create(context: EngineContext) -> Engine:
@@ -64,8 +64,9 @@ def create(context: EngineContext) -> Engine:
     }
     arguments = {
         **({} if context.device else on_cpu),
-        "max_num_seqs": context.max_inflight,
+        "max_num_seqs": options.INSIDE * context.max_inflight,
         "scheduling_policy": "priority",
+        "async_scheduling": False,  # an abort is to take effect within a step
         **arguments,
         "model": str(checkpoint.path),
         "runner": "generate",

@@ -1,9 +1,10 @@
 """Requests in vLLM's engine: one of its steps for each of ours.
 
-A request enters vLLM when it is let run for the first time (R1), so at most `max_inflight` are inside; how many of them
-share a step, and which waits for blocks of the cache, is vLLM's to decide. One that may not go on (its caller does not
-read, an edge is full) is computed along with those that may, to its own end and no further: vLLM has no way to set one
-aside that cannot also keep its blocks from the others. What it makes waits here. When nobody may go on, nothing is
+A request enters vLLM when it is let run for the first time (R1); how many of them share a step, and which waits for
+blocks of the cache, is vLLM's to decide. One that may not go on (its caller does not read, an edge is full) is computed
+along with those that may, to its own end and no further: vLLM has no way to set one aside that cannot also keep its
+blocks from the others. What it makes waits here. There is room for as many of these as for those that run
+(`options.INSIDE`); behind more of them a request waits until one has been computed. When nobody may go on, nothing is
 computed.
 
 An exception of vLLM's own step leaves its scheduler in a state that nobody knows: the worker is replaced.
@@ -24,12 +25,13 @@ from omnizmq.workers.engine import Chunk, EngineBrokenError, EngineContext, Engi
 from omnizmq.workers.engines.hf.text import Text
 from omnizmq.workers.engines.settings import SAY_CHARS, read_params, text
 from omnizmq.workers.engines.torch_errors import failure_of, told_by_failure_of
-from omnizmq.workers.engines.vllm import params
+from omnizmq.workers.engines.vllm import options, params
 from omnizmq.workers.engines.vllm.answer import Answer
 from omnizmq.workers.engines.vllm.handing import Handing
 from omnizmq.workers.engines.vllm.prompts import Asked, Reading
 
 if TYPE_CHECKING:
+    from vllm import RequestOutput
     from vllm.v1.engine.llm_engine import LLMEngine
 
     from omnizmq.workers.engines.vllm.items import Items
@@ -60,6 +62,7 @@ class Generation:
         self._items = items
         self._defaults: dict[str, Any] = engine.model_config.get_diff_sampling_param()
         self._room: int = engine.model_config.max_model_len
+        self._most_inside = options.INSIDE * context.max_inflight
         self._answers: dict[str, Answer] = {}
 
     # --- Engine ----------------------------------------------------------------------------------------------------
@@ -76,6 +79,7 @@ class Generation:
             given=given,
             spoken=Text(self._prompts.vocabulary, []) if given else None,
             open_edges=set(self._context.sources),
+            heard={source: [] for source in self._context.sources},
         )
         if not self._context.sources:
             self._asked(answer, request.prompt)
@@ -86,14 +90,15 @@ class Generation:
         said = chunk.meta.get("text")
         if not isinstance(said, str):
             raise StageError(f"a chunk from {edge} has no text: it must have it as meta['text']")
-        self._answers[request_id].said.append(said)
+        self._answers[request_id].heard[edge].append(said)
 
     def end_of_input(self, request_id: str, edge: str) -> None:
         """Raises `InvalidRequestError` for a text that is too long."""
         answer = self._answers[request_id]
         answer.open_edges.discard(edge)
         if not answer.open_edges:
-            self._asked(answer, Prompt("".join(answer.said), None, None))
+            heard = (text for edge in self._context.sources for text in answer.heard[edge])
+            self._asked(answer, Prompt("".join(heard), None, None))
 
     def abort(self, request_id: str) -> list[StageOutput]:
         """Immediate: its blocks of the cache are free. Text that was held back, because a stop text could have begun,
@@ -104,7 +109,7 @@ class Generation:
         self._forget(answer)
         if answer.inner is not None:
             answer.text += self._held_back(answer.inner)
-            self._engine.abort_request([answer.inner], internal=True)
+            self._remove(answer.inner)
         content = answer.text if answer.text and self._context.final_output else None
         logprobs = answer.logprobs if self._context.final_output else ()
         return [
@@ -118,11 +123,11 @@ class Generation:
     def step(self, ready: Sequence[str]) -> list[StageOutput]:
         answers = [self._answers[request_id] for request_id in ready]
         for answer in answers:
-            if answer.asked is not None:
+            if answer.asked is not None and (answer.given or self._has_room):
                 self._begin(answer)
-            if answer.given and answer.inner is None and not answer.ended:
+            if answer.given and answer.asked is None and answer.inner is None and not answer.ended:
                 answer.say()
-        if any(answer.inner is not None for answer in answers):
+        if any(answer.inner is not None or answer.asked is not None for answer in answers):
             self._compute()
         return [self._output(answer) for answer in answers if answer.has_news]
 
@@ -131,6 +136,10 @@ class Generation:
         self._engine.engine_core.shutdown()
 
     # --- Inside ----------------------------------------------------------------------------------------------------
+
+    @property
+    def _has_room(self) -> bool:
+        return bool(self._engine.get_num_unfinished_requests() < self._most_inside)
 
     def _rank(self, priority: int) -> int:
         """vLLM's: the lowest goes first. All gain by waiting at the same pace, so the order of two never changes: it is
@@ -163,10 +172,12 @@ class Generation:
             wanted = params.prompt_alone() if answer.given else answer.params
             answer.inner = self._engine.add_request(answer.request_id, prompt, wanted, priority=answer.priority)
         except (VLLMClientError, ValueError) as error:
-            line = str(error).partition("\n")[0]
-            answer.error = InvalidRequestError(f"vLLM refuses the request: {line}")
+            answer.error = InvalidRequestError(f"vLLM refuses the request: {params.line_of(error)}")
         except OmnizmqError as error:
             answer.error = error
+        except Exception as error:
+            log.exception("vLLM did not take a request")
+            answer.error = StageError(f"vLLM did not take the request: {type(error).__name__}: {params.line_of(error)}")
 
     def _input(self, answer: Answer, asked: Asked) -> Any:
         """Its prompt as vLLM takes it. Raises `OmnizmqError` where its sounds and images cannot be encoded."""
@@ -187,16 +198,32 @@ class Generation:
             outputs = self._engine.step()
         except Exception as error:
             log.exception("vLLM's engine failed")
-            line = str(error).partition("\n")[0]
-            raise EngineBrokenError(f"vLLM's engine failed: {type(error).__name__}: {line}") from error
+            raise _broken(error) from error
         for output in outputs:
             answer = self._answers.get(output.request_id)
             if answer is not None:
-                answer.took(output, self._prompts.vocabulary)
+                self._take(answer, output)
         if self._items is not None:
             for request_id, chunk in self._items.chunks().items():
                 answer = self._answers[request_id]
                 answer.prompt_chunk, answer.awaits_rows = chunk, False
+
+    def _take(self, answer: Answer, output: RequestOutput) -> None:
+        """What vLLM has made is one request's alone, and so is what is wrong with it (F1)."""
+        try:
+            answer.took(output, self._prompts.vocabulary)
+        except Exception as error:
+            log.exception("an output of vLLM's")
+            answer.error = StageError(f"vLLM made an output that is none: {type(error).__name__}: {error}")
+            if answer.inner is not None:
+                self._remove(answer.inner)
+
+    def _remove(self, inner: str) -> None:
+        try:
+            self._engine.abort_request([inner], internal=True)
+        except Exception as error:
+            log.exception("vLLM's engine failed")
+            raise _broken(error) from error
 
     def _held_back(self, inner: str) -> str:
         state = self._engine.output_processor.request_states.get(inner)
@@ -209,7 +236,7 @@ class Generation:
         if answer.awaits_rows and answer.error is None:
             answer.error = StageError("vLLM gave no hidden states of the prompt's sounds and images")
             if answer.inner is not None:
-                self._engine.abort_request([answer.inner], internal=True)
+                self._remove(answer.inner)
         if answer.ended:
             self._forget(answer)
             del self._answers[answer.request_id]
@@ -229,3 +256,7 @@ class Generation:
             note=answer.note,
             logprobs=logprobs if self._context.final_output else (),
         )
+
+
+def _broken(error: Exception) -> EngineBrokenError:
+    return EngineBrokenError(f"vLLM's engine failed: {type(error).__name__}: {params.line_of(error)}")

@@ -36,8 +36,9 @@ _LONGEST = ("thinker_config", "text_config", "max_position_embeddings")
 _DTYPES = {"float32": 4, "float": 4, "bfloat16": 2, "float16": 2, "half": 2}
 
 
-def estimate(asked: MemoryAsked, checkpoint: Checkpoint) -> MemoryNeed:
-    """Raises `ConfigError`, and `LaunchError` for a damaged checkpoint."""
+def estimate(asked: MemoryAsked, checkpoint: Checkpoint, processes: int) -> MemoryNeed:
+    """`processes` compute it. Raises `ConfigError`, and `LaunchError` for a damaged checkpoint."""
+    alive = processes if processes == 1 else processes + 1  # the worker's own computes nothing then
     cache: Any = asked.options.get("kv_cache_memory_bytes")
     slots = cache if isinstance(cache, int) else CPU_CACHE_BYTES if asked.on_cpu else 0
     dtype = str(asked.options.get("dtype", "auto"))
@@ -45,9 +46,9 @@ def estimate(asked: MemoryAsked, checkpoint: Checkpoint) -> MemoryNeed:
     encoding, prepared = _encoding(checkpoint, asked.options, dtype) if with_items else (0, 0)
     return MemoryNeed(
         weights=weights(checkpoint, dtype, with_items=with_items),
-        slots=slots * max(1, len(asked.device)),
+        slots=slots * processes,
         workspace=encoding,
-        process=(_PROCESS_BYTES if asked.on_cpu else _CUDA_PROCESS_BYTES) + prepared,
+        process=(_PROCESS_BYTES if asked.on_cpu else _CUDA_PROCESS_BYTES) * alive + prepared,
         notes=() if asked.on_cpu or slots else (_filled(asked),),
     )
 

@@ -14,6 +14,9 @@ CPU_CACHE_BYTES = 1 << 30
 """Of keys and values, unless `kv_cache_memory_bytes` says it. vLLM itself would take nearly all of the machine's
 memory, which other stages need, too."""
 
+INSIDE = 2
+"""Times `max_inflight`: so many requests are inside vLLM at most, those among them that may not go on."""
+
 _ELSEWHERE = {
     "model": "the configuration's `model` says it",
     "tokenizer": "the checkpoint's own is used",
@@ -23,6 +26,9 @@ _ELSEWHERE = {
     "disable_log_stats": "`omnizmq status` and the trace say what it would",
     "otlp_traces_endpoint": "`router.trace_otlp` says it",
     "distributed_executor_backend": "the stage's `devices` decide it",
+    "scheduler_cls": "vLLM's own is used",
+    "skip_tokenizer_init": "answers are text",
+    "stream_interval": "each token goes on as it is made",
     "worker_cls": "the engine's own is used",
     "worker_extension_cls": "the engine's own is used",
 }

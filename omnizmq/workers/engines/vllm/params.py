@@ -5,6 +5,7 @@ vLLM checks most values itself; what it says becomes one line.
 
 from __future__ import annotations
 
+import dataclasses
 import json
 from collections.abc import Mapping
 from typing import Any
@@ -12,7 +13,7 @@ from typing import Any
 import msgspec
 from vllm import SamplingParams
 from vllm.exceptions import VLLMClientError
-from vllm.sampling_params import RequestOutputKind
+from vllm.sampling_params import RepetitionDetectionParams, RequestOutputKind, StructuredOutputsParams
 
 from omnizmq.errors import InvalidRequestError
 from omnizmq.protocol import Param
@@ -29,8 +30,13 @@ _INTERNAL = frozenset(
 
 NAMES = sorted(name for name in SamplingParams.__struct_fields__ if name[0] != "_" and name not in _INTERNAL)
 
-_TABLES = ("structured_outputs", "repetition_detection")
-"""Values with tables inside, which a parameter cannot have: their JSON is taken too."""
+_TABLES: dict[str, Any] = {
+    "structured_outputs": StructuredOutputsParams,
+    "repetition_detection": RepetitionDetectionParams,
+}
+"""Values that are tables, some with tables inside, which a parameter cannot have: their JSON is taken too."""
+
+_LINE_CHARS = 400
 
 
 def read(given: Mapping[str, Param], defaults: Mapping[str, Any]) -> SamplingParams:
@@ -46,8 +52,15 @@ def read(given: Mapping[str, Param], defaults: Mapping[str, Any]) -> SamplingPar
         params = msgspec.convert(values, SamplingParams)
     except (msgspec.ValidationError, VLLMClientError, ValueError, TypeError) as error:
         raise InvalidRequestError(_line(error)) from error
+    if (params.logprobs or 0) < 0:
+        raise InvalidRequestError(f"parameter logprobs = {params.logprobs} is not usable: it must be from 0")
     params.output_kind = RequestOutputKind.DELTA
     return params
+
+
+def line_of(error: Exception) -> str:
+    """What vLLM says, in one line and without the value that it repeats."""
+    return " ".join(str(error).split()).partition(" (parameter=")[0][:_LINE_CHARS]
 
 
 def prompt_alone() -> SamplingParams:
@@ -56,16 +69,26 @@ def prompt_alone() -> SamplingParams:
 
 
 def _value(name: str, value: Param) -> Any:
-    if name in _TABLES and isinstance(value, str):
-        try:
-            return json.loads(value)
-        except ValueError as error:
-            raise InvalidRequestError(f"parameter {name}: it is no JSON: {error}") from error
+    if name in _TABLES:
+        return _table(name, value)
     if name == "logit_bias" and isinstance(value, dict):
         try:
             return {int(token): bias for token, bias in value.items()}
         except ValueError as error:
             raise InvalidRequestError("parameter logit_bias: its keys must be ids of tokens") from error
+    return value
+
+
+def _table(name: str, value: Any) -> Any:
+    if isinstance(value, str):
+        try:
+            value = json.loads(value)
+        except ValueError as error:
+            raise InvalidRequestError(f"parameter {name}: it is no JSON: {error}") from error
+    known = [field.name for field in dataclasses.fields(_TABLES[name]) if field.init and field.name[0] != "_"]
+    for key in value if isinstance(value, dict) else ():
+        if key not in known:
+            raise InvalidRequestError(f"parameter {name}.{key} is unknown: {nearest(key, known)}")
     return value
 
 
@@ -75,4 +98,4 @@ def _line(error: Exception) -> str:
     if isinstance(error, msgspec.ValidationError) and " - at `" in text:
         what, _, where = text.partition(" - at `")
         return f"parameter {where.strip('`').removeprefix('key` in `').removeprefix('$.')}: {what}"
-    return f"vLLM refuses a parameter: {text.partition(' (parameter=')[0]}"
+    return f"vLLM refuses a parameter: {line_of(error)}"

@@ -76,7 +76,7 @@ class Prompts:
             return self._tokenizer.checked(prompt.token_ids)
         if prompt.messages is None:
             if self._tokenizer.template is None:
-                return self._tokenizer.plain(prompt.text or "", "the prompt")
+                return self._tokenizer.plain(prompt.text or "", "the prompt", begins=True)
             return self._tokenizer.ids([{"role": "user", "content": prompt.text or ""}], add_generation_prompt=True)
         if self._tokenizer.template is None:
             raise InvalidRequestError("this model has no chat template: it takes a text or token ids, no messages")
