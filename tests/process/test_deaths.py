@@ -88,35 +88,31 @@ class TestWorkers:
             assert eventually(deployment.idle)
             assert deployment.stop() == 0
 
-    def test_f4_without_a_live_replica_requests_are_refused_at_once(self) -> None:
-        async def scenario(deployment: Running) -> None:
+    def test_f4_without_a_live_replica_requests_are_refused_at_once_and_the_delay_grows(self) -> None:
+        async def refused(deployment: Running) -> None:
             async with AsyncClient.connect(deployment.name) as client:
                 kill((await replica_of(client, "talker", 0))["pid"])
                 await replica_when(client, "talker", 0, lambda found: found["state"] == "dead")
-                refused = await Asking(client, "one", modalities=["audio"]).error()
-                assert isinstance(refused, UnavailableError)
-                assert (refused.stage, refused.retriable) == ("talker", True)
+                error = await Asking(client, "one", modalities=["audio"]).error()
+                assert isinstance(error, UnavailableError)
+                assert (error.stage, error.retriable) == ("talker", True)
                 assert (await client.status())["ready"] is False
                 assert text_of(await collect(client, "one", modalities=["text"])) == "one"
 
-        with launched("synthetic", "router.restart_delay_s=3600", "router.max_restart_delay_s=3600") as deployment:
-            asyncio.run(scenario(deployment))
-
-    def test_f4_with_each_death_the_delay_grows(self) -> None:
-        sets = ("router.restart_delay_s=0.4", "router.max_restart_delay_s=10")
-
-        async def scenario(deployment: Running) -> list[float]:
-            delays = []
+        async def delays(deployment: Running) -> list[float]:
+            found = []
             async with AsyncClient.connect(deployment.name) as client:
                 for incarnation in (1, 2, 3):
                     killed = time.monotonic()
                     kill((await replica_of(client, "talker", 0))["pid"])
                     await replica_when(client, "talker", 0, is_back(incarnation + 1))
-                    delays.append(time.monotonic() - killed)
-            return delays
+                    found.append(time.monotonic() - killed)
+            return found
 
-        with launched("synthetic", *sets) as deployment:
-            first, second, third = asyncio.run(scenario(deployment))
+        with launched("synthetic", "router.restart_delay_s=3600", "router.max_restart_delay_s=3600") as deployment:
+            asyncio.run(refused(deployment))
+        with launched("synthetic", "router.restart_delay_s=0.4", "router.max_restart_delay_s=10") as deployment:
+            first, second, third = asyncio.run(delays(deployment))
             assert 0.3 < first < second < third
             assert third > 1.4
 

@@ -21,8 +21,8 @@ TONES = (
     "stage.code2wav.options.echo=true",
 )
 TONE_BYTES = 2 * 2400
-LONG = {**BODY, "input": "word " * 10_000}
-"""It is under way until somebody ends it, however late that is."""
+LONG = {**BODY, "input": "a " * 2000}
+"""Minutes, where each word takes its time: it is under way until somebody ends it."""
 
 
 @pytest.fixture
