@@ -853,12 +853,25 @@ def check_submit(frame: Submit) -> Submit:
 
     The prompt is left out; it has been checked where it was made.
     """
+    for stage, params in frame.params.items():
+        for name, value in params.items():
+            _check_param(f"{stage}.{name}", value)
     bare = msgspec.structs.replace(frame, prompt=Prompt("", None, None))
     try:
         _submit.decode(_packer.encode(bare))
     except (*_UNDECODABLE, UnicodeEncodeError, TypeError, OverflowError) as error:
         raise InvalidRequestError(f"the request is not usable: {_at_field(str(error))}") from error
     return frame
+
+
+def _check_param(name: str, value: object) -> None:
+    try:
+        msgspec.convert(value, Param)
+    except msgspec.ValidationError as error:
+        raise InvalidRequestError(
+            f"parameter {name}: a number, a text, true, false, None, or a flat list or table (with texts as keys) of "
+            "these was expected; where an engine wants more, it takes it as JSON in a text"
+        ) from error
 
 
 def _at_field(text: str) -> str:

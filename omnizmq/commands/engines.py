@@ -232,6 +232,15 @@ def _packages(node: ast.AST) -> Iterator[str]:
             pass
 
 
+def _answered(stdout: str) -> dict[str, Any] | None:
+    """None: that is no answer of `_PROBE`."""
+    try:
+        answer = json.loads(stdout)
+    except ValueError:
+        return None
+    return answer if isinstance(answer, dict) else None
+
+
 def _probe_elsewhere(stage: StageConfig, python: str, asked: dict[str, Any]) -> dict[str, Any]:
     """The same, asked of the stage's own interpreter."""
     import subprocess
@@ -248,13 +257,13 @@ def _probe_elsewhere(stage: StageConfig, python: str, asked: dict[str, Any]) -> 
     except subprocess.TimeoutExpired:
         problem = f"it did not answer within {_PROBE_TIMEOUT_S} s"
     else:
-        if done.returncode == 0:
-            answer: dict[str, Any] = json.loads(done.stdout)
-            if "other" not in answer:
-                return answer
+        answer = _answered(done.stdout) if done.returncode == 0 else None
+        if answer is not None and "other" not in answer:
+            return answer
+        if answer is not None:
             problem = f"omnizmq {_version(*answer['other'])} is there, and here {_version(__version__, VERSION)}"
             return {"error": f'stage.{stage.name}.python: "{python}": {problem}: install the same in both'}
-        last = (done.stderr.strip().splitlines() or [f"exit status {done.returncode}"])[-1]
+        last = (done.stderr.strip().splitlines() or [f"exit status {done.returncode}, and no answer"])[-1]
         problem = f"omnizmq does not run there: {last}"
     return {"error": f'stage.{stage.name}.python: "{python}": {problem}'}
 

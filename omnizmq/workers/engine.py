@@ -187,6 +187,7 @@ class EngineContext:
     wake: Callable[[], None]  # thread-safe: "has_work may have changed"
     progress: Callable[[str], None]  # thread-safe: what loading is doing, shown to whoever waits
     priority_age_s: float = 5.0  # waiting so long counts as much as one more of priority (B2)
+    broken: Callable[[str], None] = lambda reason: None  # noqa: ARG005 (thread-safe: `EngineBrokenError`, of an idle one)
 
 
 EngineFactory = Callable[[EngineContext], Engine]

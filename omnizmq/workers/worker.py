@@ -184,6 +184,7 @@ class Worker:
             wake=wake,
             progress=lambda text: self._post(lambda: self._progressed(text)),
             priority_age_s=spec.config.router.priority_age_s,
+            broken=lambda reason: self._post(lambda: self._broken(EngineBrokenError(reason))),
         )
         found = entry_points(group="omnizmq.engines", name=stage.engine)
         if not found:

@@ -146,6 +146,22 @@ def test_f2_a_kill_leaves_nothing_of_vllms(sets: tuple[str, ...], victim: str, p
             assert deployment.stop() == 0
 
 
+def test_f2_a_process_of_vllms_that_dies_while_nobody_asks_is_made_good_at_once(sets: tuple[str, ...]) -> None:
+    """Also before the first request of all: none meets a replica that cannot compute."""
+    with launched("vllm", *sets, "stage.thinker.options.tensor_parallel_size=3") as deployment:
+        kill(of_group(deployment.worker_pid("thinker/0"))[-1])
+        assert eventually(lambda: deployment.replica("thinker/0")["state"] != "ready", 20)
+        assert eventually(lambda: deployment.replica("thinker/0")["state"] == "ready", 300)
+
+        async def scenario() -> None:
+            async with AsyncClient.connect(deployment.name) as client:
+                assert text_of(await collect(client, FRANCE, params=greedy(max_tokens=4)))
+
+        asyncio.run(scenario())
+        assert deployment.replica("thinker/0")["restarts"] == 1
+        assert deployment.stop() == 0
+
+
 @pytest.mark.parametrize("victim", ["worker", "launcher"])
 def test_f2_a_kill_while_they_load_leaves_nothing_of_vllms(sets: tuple[str, ...], victim: str) -> None:
     """As soon as there are several: they share memory then. The model's heads can be shared among three."""

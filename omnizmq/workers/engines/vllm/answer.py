@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from omnizmq.errors import OmnizmqError, StageError
+from omnizmq.errors import InvalidRequestError, OmnizmqError, StageError
 from omnizmq.protocol import TokenLogprob
 from omnizmq.workers.engine import Chunk, FinishReason
 
@@ -79,7 +79,9 @@ class Answer:
             return
         self.inner = None
         self.reason = _REASONS.get(made.finish_reason)
-        if self.reason is None:
+        if made.finish_reason == "error" and self.params.structured_outputs is not None:
+            self.error = InvalidRequestError("vLLM ended the request: no answer can be as structured_outputs wants it")
+        elif self.reason is None:
             self.error = StageError(f"vLLM ended the request: {made.finish_reason}")
         elif made.finish_reason == "repetition":
             self.note = "the answer repeated itself and was ended (repetition_detection)"

@@ -35,6 +35,7 @@ log = logging.getLogger(__name__)
 PACKAGES = ("vllm", "torch", "transformers")
 """Found by name at run time; `omnizmq check` reads it here."""
 
+_LINE_CHARS = 400
 _TINY = re.compile(rf"{qwen3_omni.MODEL.tiny}(?::(\d{{1,9}}))?")
 
 
@@ -136,6 +137,9 @@ def _generation(context: EngineContext, checkpoint: Checkpoint, arguments: dict[
         reading, items = thinker.encoding(context, checkpoint, engine)
     else:
         reading, items = Prompts(checkpoint, config.get_vocab_size(), most), None
+    engine.model_executor.register_failure_callback(
+        lambda: context.broken("vLLM's engine failed: a process that computes for it died")
+    )
     end = engine.get_tokenizer().eos_token_id
     handing = TokenIds() if is_thinker else Texts()
     return Generation(context, engine, reading, handing, 0 if end is None else end, items)
@@ -151,14 +155,16 @@ def _load(context: EngineContext, arguments: Mapping[str, Any]) -> LLMEngine:
             raise ConfigError(f"stage.{context.stage}.options.{name} is unknown: {nearest(name, known)}")
     try:
         return LLMEngine.from_engine_args(EngineArgs(**arguments))
+    except ValueError as error:  # what vLLM says of it is all there is to know
+        raise ConfigError(f"stage {context.stage}: vLLM cannot load {arguments['model']}: {_line(error)}") from error
     except Exception as error:
         log.exception("vLLM did not load")
         raise LaunchError(f"vLLM cannot load {arguments['model']}: {_line(error)}") from error
 
 
 def _line(error: Exception) -> str:
-    """Its first line that says something: those of pydantic begin with a count and the name of a class."""
+    """In one; those of pydantic begin with a count and the name of a class."""
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
     if len(lines) > 1 and "validation error" in lines[0]:
         return " ".join(lines[1:3]).partition(" [type=")[0].removeprefix("Value error, ")
-    return lines[0] if lines else type(error).__name__
+    return " ".join(lines)[:_LINE_CHARS] if lines else type(error).__name__

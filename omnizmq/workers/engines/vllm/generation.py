@@ -176,6 +176,8 @@ class Generation:
         except OmnizmqError as error:
             answer.error = error
         except Exception as error:
+            if getattr(self._engine.model_executor, "is_failed", False):
+                raise _broken(error) from error
             log.exception("vLLM did not take a request")
             answer.error = StageError(f"vLLM did not take the request: {type(error).__name__}: {params.line_of(error)}")
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 import dataclasses
 import json
 from collections.abc import Mapping
+from math import isfinite
 from typing import Any
 
 import msgspec
@@ -73,9 +74,12 @@ def _value(name: str, value: Param) -> Any:
         return _table(name, value)
     if name == "logit_bias" and isinstance(value, dict):
         try:
-            return {int(token): bias for token, bias in value.items()}
+            biases = {int(token): bias for token, bias in value.items()}
         except ValueError as error:
             raise InvalidRequestError("parameter logit_bias: its keys must be ids of tokens") from error
+        if any(isinstance(bias, float) and not isfinite(bias) for bias in biases.values()):
+            raise InvalidRequestError("parameter logit_bias: its values must be finite")
+        return biases
     return value
 
 
@@ -83,7 +87,7 @@ def _table(name: str, value: Any) -> Any:
     if isinstance(value, str):
         try:
             value = json.loads(value)
-        except ValueError as error:
+        except (ValueError, RecursionError) as error:
             raise InvalidRequestError(f"parameter {name}: it is no JSON: {error}") from error
     known = [field.name for field in dataclasses.fields(_TABLES[name]) if field.init and field.name[0] != "_"]
     for key in value if isinstance(value, dict) else ():
