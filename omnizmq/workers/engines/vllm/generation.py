@@ -6,6 +6,9 @@ read, an edge is full) is computed along with those that may, to its own end and
 aside that cannot also keep its blocks from the others. What it makes waits here. When nobody may go on, nothing is
 computed.
 
+Sounds and images of a prompt are encoded when it enters vLLM, and its chunk for a Talker is there when vLLM has
+computed it (`items`).
+
 An exception of vLLM's own step leaves its scheduler in a state that nobody knows: the worker is replaced.
 """
 
