@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from support.engines import context
 
-from omnizmq.errors import ConfigError, InvalidRequestError, LaunchError, StageError
+from omnizmq.errors import ConfigError, InvalidRequestError, StageError
 from omnizmq.protocol import AudioPart, Message, Prompt, TextPart
 from omnizmq.workers.engine import Chunk, EngineBrokenError, EngineRequest, StageOutput
 
@@ -332,23 +332,20 @@ def test_a_text_over_an_edge_is_the_prompt(engine: Generation, monkeypatch: pyte
 
 
 @pytest.mark.parametrize(
-    ("options", "error", "line"),
+    ("options", "line"),
     [
         (
             {"max_model_length": 8},
-            ConfigError,
             "stage.thinker.options.max_model_length is unknown: did you mean 'max_mod",
         ),
-        ({"max_model_len": "many"}, ConfigError, "stage thinker: vLLM cannot load "),
-        ({"dtype": "float7"}, ConfigError, "stage thinker: vLLM cannot load "),
-        ({"threads": 0}, ConfigError, "stage.thinker.options.threads = 0 is not usable"),
-        ({"model": "x"}, ConfigError, "stage.thinker.options.model cannot be set: the configuration's `model` says it"),
+        ({"max_model_len": "many"}, "stage thinker: vLLM cannot load "),
+        ({"dtype": "float7"}, "stage thinker: vLLM cannot load "),
+        ({"threads": 0}, "stage.thinker.options.threads = 0 is not usable"),
+        ({"model": "x"}, "stage.thinker.options.model cannot be set: the configuration's `model` says it"),
     ],
 )
-def test_bad_options_are_told_in_one_line(
-    smollm: Path, options: dict[str, Any], error: type[Exception], line: str
-) -> None:
-    with pytest.raises(error) as refused:
+def test_bad_options_are_told_in_one_line(smollm: Path, options: dict[str, Any], line: str) -> None:
+    with pytest.raises(ConfigError) as refused:
         create(replace(context("thinker", **options), model=str(smollm)))
     assert str(refused.value).startswith(line)
     assert "\n" not in str(refused.value)

@@ -272,7 +272,12 @@ def test_one_that_is_aborted_within_its_prompt_leaves_the_others_theirs(
 def test_an_answer_that_is_given_has_the_prompts_hidden_states_before_it(
     engine: Generation, whole: dict[str, Whole]
 ) -> None:
-    made = alone(engine, CASES["all"], say="babebi")
+    """Its prompt is computed, in two steps, and no answer."""
+    engine.add(asked("alone", CASES["all"], say="babebi"))
+    outputs = [engine.step(["alone"]) for _ in range(2)]
+    assert outputs == [[], []]
+    assert not engine._engine.has_unfinished_requests()
+    made = finish(engine, "alone")["alone"]
     assert made.text == "babebi"
     assert close(made.rows, whole["all"].rows)
     assert made.last.usage["completion_tokens"] == len(made.tokens) == 4

@@ -6,7 +6,7 @@ of them, in the worker's process group. Greedy and in the same dtype it makes wh
 Options: `threads` (1) on a CPU; every engine argument of vLLM's by its name (`max_model_len`, `dtype`,
 `gpu_memory_utilization`, `kv_cache_memory_bytes`, …) but those that the configuration says elsewhere (`options`).
 Parameters: those of `vllm.SamplingParams` by their names (`params`), and `say`: a text that is the answer, for which
-nothing is computed.
+nothing is computed but, where a Talker wants hidden states of sounds and images, the prompt.
 """
 
 from __future__ import annotations
@@ -29,6 +29,8 @@ from omnizmq.workers.memory import MemoryAsked, MemoryNeed
 
 if TYPE_CHECKING:
     from vllm.v1.engine.llm_engine import LLMEngine
+
+    from omnizmq.workers.engines.vllm.items import Items
 
 log = logging.getLogger(__name__)
 
@@ -116,7 +118,6 @@ def _checkpoint(context: EngineContext) -> Checkpoint:
 
 def _generation(context: EngineContext, checkpoint: Checkpoint, arguments: dict[str, Any]) -> Engine:
     context.progress("importing vllm")
-    from omnizmq.workers.engines.vllm import thinker
     from omnizmq.workers.engines.vllm.generation import Generation
     from omnizmq.workers.engines.vllm.handing import Texts, TokenIds
     from omnizmq.workers.engines.vllm.prompts import Prompts, Reading
@@ -124,25 +125,32 @@ def _generation(context: EngineContext, checkpoint: Checkpoint, arguments: dict[
     is_thinker = memory.is_thinker(checkpoint)
     with_items = memory.takes_items(context.stage, checkpoint, arguments)
     if is_thinker:
-        own = thinker.arguments(checkpoint, with_items=with_items, for_talker=bool(context.targets))
-        for name in own.keys() & context.options.keys():
-            raise ConfigError(f"stage.{context.stage}.options.{name} cannot be set: sounds and images come ready")
-        arguments |= own
+        arguments |= _of_thinker(context, checkpoint, with_items=with_items)
     context.progress("loading the model")
     engine = _load(context, arguments)
-    config, most = engine.model_config, engine.model_config.max_model_len - 1
-    reading: Reading
+    config = engine.model_config
+    reading: Reading = Prompts(checkpoint, config.get_vocab_size(), config.max_model_len - 1)
+    items: Items | None = None
     if with_items:
+        from omnizmq.workers.engines.vllm import thinker
+
         context.progress("loading the encoders")
         reading, items = thinker.encoding(context, checkpoint, engine)
-    else:
-        reading, items = Prompts(checkpoint, config.get_vocab_size(), most), None
     engine.model_executor.register_failure_callback(
         lambda: context.broken("vLLM's engine failed: a process that computes for it died")
     )
     end = engine.get_tokenizer().eos_token_id
     handing = TokenIds() if is_thinker else Texts()
     return Generation(context, engine, reading, handing, 0 if end is None else end, items)
+
+
+def _of_thinker(context: EngineContext, checkpoint: Checkpoint, *, with_items: bool) -> dict[str, Any]:
+    from omnizmq.workers.engines.vllm import thinker
+
+    made = thinker.arguments(checkpoint, with_items=with_items, for_talker=bool(context.targets))
+    for name in made.keys() & context.options.keys():
+        raise ConfigError(f"stage.{context.stage}.options.{name} cannot be set: sounds and images come ready")
+    return made
 
 
 def _load(context: EngineContext, arguments: Mapping[str, Any]) -> LLMEngine:

@@ -7,6 +7,9 @@ blocks from the others. What it makes waits here. There is room for as many of t
 (`options.INSIDE`); behind more of them a request waits until one has been computed. When nobody may go on, nothing is
 computed.
 
+Sounds and images of a prompt are encoded when it enters vLLM, and its chunk for a Talker is there when vLLM has
+computed it (`items`).
+
 An exception of vLLM's own step leaves its scheduler in a state that nobody knows: the worker is replaced.
 """
 
