@@ -38,6 +38,10 @@ def sources() -> Iterator[tuple[Path, ast.AST]]:
         yield path, ast.parse(path.read_text(), str(path))
 
 
+NAMES_ALONE = ("resource_tracker", "util")
+"""Parts of `multiprocessing` that send no objects."""
+
+
 class TestNoPickle:
     def test_w1_no_module_imports_anything_that_pickles(self) -> None:
         found, files = [], 0
@@ -63,7 +67,8 @@ class TestNoPickle:
                 if isinstance(node, ast.ImportFrom | ast.Import):
                     names = [alias.name for alias in node.names]
                     names += [node.module or ""] if isinstance(node, ast.ImportFrom) else []
-                    found += [f"{path.name} {name}" for name in names if name.startswith("multiprocessing")]
+                    sends = not set(names) <= {"multiprocessing", *NAMES_ALONE}
+                    found += [f"{path.name} {name}" for name in names if name.startswith("multiprocessing") and sends]
         assert found == []
 
     def test_w1_nothing_on_the_way_from_stage_to_stage_is_pickled(self, monkeypatch: pytest.MonkeyPatch) -> None:

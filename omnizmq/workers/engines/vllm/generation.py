@@ -264,4 +264,5 @@ class Generation:
 
 
 def _broken(error: Exception) -> EngineBrokenError:
-    return EngineBrokenError(f"vLLM's engine failed: {type(error).__name__}: {params.line_of(error)}")
+    line = str(error).partition("\n")[0]
+    return EngineBrokenError(f"vLLM's engine failed: {type(error).__name__}: {line}")
