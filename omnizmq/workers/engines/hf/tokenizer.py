@@ -42,6 +42,8 @@ class Tokenizer:
         try:
             text = self._tokenizer.apply_chat_template(turns, chat_template=self.template, tokenize=False, **template)
         except TemplateError as error:
+            if type(error) is not TemplateError:  # of a subclass: the template is wrong, whatever the messages
+                raise
             raise InvalidRequestError(f"the model's chat template does not take these messages: {error}") from error
         self._check_length(text, "the prompt")
         return self.checked(self._tokenizer(text, add_special_tokens=False).input_ids)
@@ -55,7 +57,9 @@ class Tokenizer:
     def _check_length(self, text: str, what: str) -> None:
         least = -(-len(text) // self._longest)
         if least > self._most:
-            raise InvalidRequestError(f"{what} has {len(text)} characters, {least} tokens at least: {self._most} fit")
+            raise InvalidRequestError(
+                f"{what} has {len(text)} characters, {least} tokens at least: a slot holds {self._most}"
+            )
 
     def checked(self, ids: Sequence[int]) -> list[int]:
         """Raises `InvalidRequestError` for what is no token of the model's."""
