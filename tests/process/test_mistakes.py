@@ -42,7 +42,8 @@ class TestArguments:
             ({"modalities": b"text"}, "modalities"),
             ({"params": 5}, "params maps"),
             ({"params": {"thinker": 5}}, "params maps"),
-            ({"params": {"thinker": {"seed": [[1]]}}}, "params"),
+            ({"params": {"thinker": {"seed": [[1]]}}}, "^parameter thinker.seed: a number, a text, .* was expected"),
+            ({"params": {"thinker": {"seed": {1: 2}}}}, "^parameter thinker.seed: .* table .with texts as keys."),
             ({"params": {1: {}}}, "params"),
             ({"output_kind": "x"}, "output_kind"),
         ]
@@ -63,7 +64,7 @@ class TestArguments:
     def test_on_the_command_line_too(self, deployment: Running) -> None:
         done = omnizmq("chat", "hi", "--connect", deployment.name, "--param", "thinker.seed=[[1]]")
         assert (done.returncode, done.stdout) == (2, "")
-        assert done.stderr.startswith("omnizmq chat: the request is not usable: ")
+        assert done.stderr.startswith("omnizmq chat: parameter thinker.seed: a number, a text, ")
 
 
 class TestFilesWithoutEnd:
