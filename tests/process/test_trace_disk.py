@@ -121,6 +121,7 @@ def test_t1_t2_whoever_is_told_where_a_request_is_finds_in_the_trace_what_it_did
             assert reader.facts(request_id) == []
         lock.execute("ROLLBACK")
         lock.close()
+        assert client.abort("locked") == 1  # a stop would wait for its reader
         assert running.stop() == 0
 
 
@@ -210,6 +211,7 @@ def test_t2_a_request_whose_end_was_lost_does_not_count_as_live() -> None:
         found = document(omnizmq("trace", "--slow", "1", "--json"))["requests"]
         assert [(one["external_id"], one["outcome"]) for one in found] == [("live", "live")]
         assert "unknown: the router holds it no more" in running.trace("lost")["verdict"]["text"]
+        assert client.abort("live") == 1
         assert running.stop() == 0
 
 
