@@ -176,14 +176,17 @@ def test_f2_a_kill_while_they_load_leaves_nothing_of_vllms(sets: tuple[str, ...]
     def loading() -> bool:
         several[:] = [child.pid for child in launcher.children() if len(of_group(child.pid)) > 1]
         assert process.poll() is None
-        return bool(several)
+        return bool(several) and any("/psm_" in name for name in files() - before)
 
-    assert eventually(loading, 120)
-    (worker,) = several
-    assert any("/psm_" in name for name in files() - before)
-    kill(worker if victim == "worker" else process.pid)
-    assert process.wait(60) == (1 if victim == "worker" else -signal.SIGKILL)
-    assert eventually(lambda: not alive(worker))
+    try:
+        assert eventually(loading, 120)
+        (worker,) = several
+        kill(worker if victim == "worker" else process.pid)
+        assert process.wait(60) == (1 if victim == "worker" else -signal.SIGKILL)
+        assert eventually(lambda: not alive(worker))
+    finally:
+        process.kill()
+        process.wait()
 
 
 def test_f2_a_failure_inside_vllm_ends_its_requests_with_the_reason_and_the_replica_is_replaced(
