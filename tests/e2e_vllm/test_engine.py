@@ -47,6 +47,7 @@ def nothing_left(request: pytest.FixtureRequest) -> Iterator[None]:
         engine = request.getfixturevalue("engine")
         assert not engine._answers
         assert not engine._engine.has_unfinished_requests()
+        assert free_blocks(engine) == all_blocks(engine) - 1, "one that vLLM keeps for itself"
 
 
 def text(said: str) -> Prompt:
@@ -72,6 +73,11 @@ def finish(engine: Generation, ready: Sequence[str]) -> tuple[dict[str, list[Sta
 
 def said(outputs: list[StageOutput]) -> str:
     return "".join(output.content for output in outputs if isinstance(output.content, str))
+
+
+def all_blocks(engine: Generation) -> int:
+    blocks: int = engine._engine.engine_core.engine_core.scheduler.kv_cache_manager.block_pool.num_gpu_blocks
+    return blocks
 
 
 def free_blocks(engine: Generation) -> int:
